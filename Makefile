@@ -1,0 +1,71 @@
+# idem: idempotency keys inside PostgreSQL
+#
+#   make test       everything a machine needs, then all tests, in a private server
+#   make demo       the same for the demonstration
+#
+#   make            build against the pg_config on PATH, or PG_CONFIG=/path/to/pg_config
+#   make install    into that PostgreSQL
+#   make installcheck   the tests against the installed extension; not as root
+#   make WERROR=1   a warning is an error
+
+MODULE_big = idem
+EXTENSION = idem
+DATA = idem--1.0.sql
+PGFILEDESC = "idem - idempotency keys inside PostgreSQL"
+
+OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+
+# The fingerprint is OpenSSL's SHA-256, called directly.
+SHLIB_LINK += -lcrypto
+
+# -Wextra without the three warnings that PostgreSQL's own headers and macros raise.
+PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
+ifdef WERROR
+PG_CFLAGS += -Werror
+endif
+
+# Bitcode lets the JIT inline an extension's functions into expressions. These
+# work on tables, so inlining gains nothing, and it would need clang on every
+# machine that builds. with_llvm=yes on the command line brings it back.
+ifneq ($(origin with_llvm),command line)
+override with_llvm = no
+endif
+
+# Tests. A file in sql/, specs/ or t/ is a test by being there; `setup` creates
+# the extension and comes first. Each kind starts a server of its own.
+# The directories are not called tmp_check: the TAP step deletes that one.
+REGRESS = setup $(filter-out setup,$(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql))))
+REGRESS_OPTS = --temp-instance=tmp_regress --temp-config=test/regress.conf
+ISOLATION = $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
+ISOLATION_OPTS = --temp-instance=tmp_isolation --temp-config=test/regress.conf
+ifneq ($(wildcard t/*.pl),)
+TAP_TESTS = 1
+endif
+ENCODING = UTF8
+NO_LOCALE = 1
+
+EXTRA_CLEAN = tmp_regress tmp_isolation
+
+# `make test` and `make demo` bring what they need, so they must not need it to start.
+STANDALONE = test demo
+ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifeq ($(and $(PGXS),$(wildcard $(PGXS))),)
+define NO_PGXS_MESSAGE
+$(PG_CONFIG) was not found, or the server headers that belong to it were not.
+  Debian, Ubuntu:  apt-get install gcc libssl-dev postgresql-server-dev-NN   (NN: the server's major version)
+  elsewhere:       make PG_CONFIG=/path/to/pg_config
+  no PostgreSQL:   `make test` and `make demo` install what they need
+endef
+$(error $(NO_PGXS_MESSAGE))
+endif
+include $(PGXS)
+
+# PGXS does not know which source includes which header.
+$(OBJS): $(wildcard src/*.h)
+
+endif
+
+.PHONY: $(STANDALONE)
