@@ -33,6 +33,7 @@
 #include "utils/numeric.h"
 
 #include "canonical.h"
+#include "compat.h"
 #include "digest.h"
 #include "selection.h"
 
