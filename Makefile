@@ -68,4 +68,9 @@ $(OBJS): $(wildcard src/*.h)
 
 endif
 
-.PHONY: $(STANDALONE)
+# What the two need, how they get it, and the temporary home they run in: tools/.
+test:
+	@tools/sandbox test tools/run-tests
+demo:
+	@tools/sandbox demo tools/run-demo
+.PHONY: test demo
