@@ -425,8 +425,11 @@ spell_groups(char *digits, const char *wire, int ngroups)
  * It is read from numeric_send's form, which has the significant digits and the
  * weight of the first group: 1e131071 has one group.  Its text has 131,072
  * digits, and must never be built.
+ *
+ * Not inline, or every container on the way down would hold these locals on the
+ * stack.
  */
-static void
+static pg_noinline void
 write_number(Writer *w, Numeric number)
 {
 	bytea	   *sent = DatumGetByteaPP(DirectFunctionCall1(numeric_send,
