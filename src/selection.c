@@ -85,7 +85,7 @@ struct IdemSelection
  * Complains about a path that is valid but not one of the restricted forms.
  */
 static void
-unsupported_path(JsonPath *path, const char *what)
+unsupported_path(JsonPath *path, const char *why)
 {
 	char	   *text = DatumGetCString(DirectFunctionCall1(jsonpath_out,
 														   PointerGetDatum(path)));
@@ -96,7 +96,7 @@ unsupported_path(JsonPath *path, const char *what)
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("jsonpath \"%.*s%s\" cannot be used to select parts of a document",
 					shown, text, shown < length ? "..." : ""),
-			 errdetail("It has %s.", what),
+			 errdetail("%s", why),
 			 errhint("Use lax paths made of $ .key .\"key\" .* [*] [n] and .** only.")));
 }
 
@@ -131,7 +131,7 @@ element_index(JsonPath *path, JsonPathItem *item)
 	if (item->content.array.nelems != 1 ||
 		jspGetArraySubscript(item, &from, &to, 0) ||
 		from.type != jpiNumeric || jspHasNext(&from))
-		unsupported_path(path, "a subscript that is not one number");
+		unsupported_path(path, "It has a subscript that is not one number.");
 
 	digits = DatumGetCString(DirectFunctionCall1(numeric_out,
 												 NumericGetDatum(jspGetNumeric(&from))));
@@ -143,7 +143,7 @@ element_index(JsonPath *path, JsonPathItem *item)
 			index = PG_UINT64_MAX;
 	}
 	if (index > PG_INT32_MAX)
-		unsupported_path(path, "a subscript that is not a whole number from 0 to 2147483647");
+		unsupported_path(path, "It has a subscript that is not a whole number from 0 to 2147483647.");
 	pfree(digits);
 	return (uint32) index;
 }
@@ -175,14 +175,14 @@ compile_item(IdemSelection *selection, JsonPath *path, JsonPathItem *item)
 		case jpiAny:
 			if (item->content.anybounds.first != 0 ||
 				item->content.anybounds.last != PG_UINT32_MAX)
-				unsupported_path(path, "a .** with levels");
+				unsupported_path(path, "It has a .** with levels.");
 			step.kind = STEP_ANYWHERE;
 			break;
 		case jpiFilter:
-			unsupported_path(path, "a filter");
+			unsupported_path(path, "It has a filter.");
 			break;
 		default:
-			unsupported_path(path, "a method, an operator, a variable or a literal");
+			unsupported_path(path, "It has something that computes instead of naming a place.");
 	}
 	*add_step(selection) = step;
 }
@@ -196,11 +196,11 @@ compile_path(IdemSelection *selection, JsonPath *path)
 	JsonPathItem item;
 
 	if ((path->header & JSONPATH_LAX) == 0)
-		unsupported_path(path, "strict mode");
+		unsupported_path(path, "It is in strict mode.");
 
 	jspInit(&item, path);
 	if (item.type != jpiRoot)
-		unsupported_path(path, "something else than $ to start with");
+		unsupported_path(path, "It does not start with $.");
 
 	while (jspHasNext(&item))
 	{
