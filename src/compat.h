@@ -1,0 +1,60 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  Differences between server versions, as redefinitions in terms of the
+ *	  newest API.  The only file that looks at PG_VERSION_NUM.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_COMPAT_H
+#define IDEM_COMPAT_H
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "catalog/pg_database.h"
+#include "executor/executor.h"
+#include "utils/wait_event.h"
+
+#if PG_VERSION_NUM < 150000
+#error "idem requires PostgreSQL 15 or later"
+#endif
+
+/* 16 moved the varlena macros (VARDATA_ANY and its kin) out of postgres.h */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+
+/* 18 counts index searches for EXPLAIN in a structure of the caller's */
+#if PG_VERSION_NUM < 180000
+#define IdemIndexBeginScan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, nkeys, 0)
+#else
+#define IdemIndexBeginScan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#endif
+
+/* 16 tells summarizing indexes (BRIN) apart in what an update has to do */
+#if PG_VERSION_NUM < 160000
+typedef bool TU_UpdateIndexes;
+#define IDEM_UPDATES_INDEXES(u)				(u)
+#define IDEM_ONLY_SUMMARIZING(u)			false
+#define IdemInsertIndexTuples(rri, slot, estate, noDupErr, conflict, arbiters, only) \
+	ExecInsertIndexTuples(rri, slot, estate, false, noDupErr, conflict, arbiters)
+#else
+#define IDEM_UPDATES_INDEXES(u)				((u) != TU_None)
+#define IDEM_ONLY_SUMMARIZING(u)			((u) == TU_Summarizing)
+#define IdemInsertIndexTuples(rri, slot, estate, noDupErr, conflict, arbiters, only) \
+	ExecInsertIndexTuples(rri, slot, estate, false, noDupErr, conflict, arbiters, only)
+#endif
+
+/* 17 lets an extension name what it waits for */
+#if PG_VERSION_NUM < 170000
+#define WaitEventExtensionNew(name)			PG_WAIT_EXTENSION
+#endif
+
+/* 15.4 marks a database whose DROP did not get to its end */
+#ifndef DATCONNLIMIT_INVALID_DB
+#define DATCONNLIMIT_INVALID_DB				(-2)
+#endif
+
+#endif							/* IDEM_COMPAT_H */
