@@ -1,0 +1,193 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.c
+ *	  Where the tables are, their columns, and rows as C sees them.
+ *
+ * IdemTableOpen is the one place that turns "the table for this client" into
+ * a relation.  It is given the schema, which callers take from the function
+ * that was called, and the client, which does not matter while there is one
+ * table for all of them.  No OID is kept: a dropped and re-created extension
+ * is simply found again, and everything that is cached here is keyed by the
+ * index it came from.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/nbtree.h"
+#include "access/sysattr.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "compat.h"
+#include "table.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+/*
+ * Scan keys "client = ?, key = ?", ready but for their arguments.  Looking up
+ * an operator costs as much as half the index descent, and which function is
+ * equality for an index never changes.
+ */
+typedef struct ScanKeyCache
+{
+	Oid			index;
+	ScanKeyData keys[2];
+} ScanKeyCache;
+
+static ScanKeyCache scankey_cache;
+
+/* Fill the cache for this index: operator and collation are the index's own */
+static void
+BuildScanKeys(Relation pk)
+{
+	int			i;
+
+	scankey_cache.index = InvalidOid;
+	for (i = 0; i < 2; i++)
+	{
+		Oid			type = pk->rd_opcintype[i];
+		Oid			operator = get_opfamily_member(pk->rd_opfamily[i], type, type,
+												   BTEqualStrategyNumber);
+		FmgrInfo	equals;
+
+		if (!OidIsValid(operator))
+			elog(ERROR, "no equality operator in index \"%s\"",
+				 RelationGetRelationName(pk));
+		fmgr_info_cxt(get_opcode(operator), &equals, CacheMemoryContext);
+		ScanKeyEntryInitializeWithInfo(&scankey_cache.keys[i], 0, i + 1,
+									   BTEqualStrategyNumber, InvalidOid,
+									   pk->rd_indcollation[i], &equals,
+									   (Datum) 0);
+	}
+	scankey_cache.index = RelationGetRelid(pk);
+}
+
+/*
+ * Open a table of the extension by name.  The tables belong to the extension,
+ * so a missing one means that somebody took it out by force.
+ */
+Relation
+IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
+{
+	Oid			relid = get_relname_relid(name, nsp);
+	Relation	rel;
+
+	rel = OidIsValid(relid) ? try_table_open(relid, lockmode) : NULL;
+	if (rel == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("table \"%s\" of extension idem does not exist", name),
+				 errhint("Drop and create the extension again; its keys are lost.")));
+	return rel;
+}
+
+/* Set up what the executor needs to keep every index of the table */
+static void
+OpenWriter(IdemTable *table)
+{
+	table->estate = CreateExecutorState();
+	table->writer = makeNode(ResultRelInfo);
+	InitResultRelInfo(table->writer, table->rel, 0, NULL, 0);
+	ExecOpenIndices(table->writer, false);
+}
+
+/*
+ * Open idem_key and its primary key, to look for or to write this key.
+ *
+ * The scan keys point to `client` and `key`; both may be NULL when no search
+ * follows.
+ */
+void
+IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key,
+			  LOCKMODE lockmode)
+{
+	Oid			pk;
+
+	memset(table, 0, sizeof(IdemTable));
+	table->lockmode = lockmode;
+	table->rel = IdemRelationOpen(nsp, "idem_key", lockmode);
+	pk = RelationGetPrimaryKeyIndex(table->rel);
+	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS || !OidIsValid(pk))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" is not the one that extension idem created",
+						RelationGetRelationName(table->rel)),
+				 errhint("Its columns and its primary key must not be changed.")));
+	table->pk = index_open(pk, lockmode);
+
+	if (scankey_cache.index != pk)
+		BuildScanKeys(table->pk);
+	memcpy(table->scankeys, scankey_cache.keys, sizeof(table->scankeys));
+	table->scankeys[0].sk_argument = PointerGetDatum(client);
+	table->scankeys[1].sk_argument = PointerGetDatum(key);
+
+	if (lockmode != AccessShareLock)
+		OpenWriter(table);
+}
+
+/* Close it; only a writer's lock on the table itself stays */
+void
+IdemTableClose(IdemTable *table)
+{
+	if (table->writer != NULL)
+	{
+		ExecCloseIndices(table->writer);
+		FreeExecutorState(table->estate);
+	}
+	index_close(table->pk, table->lockmode);
+	table_close(table->rel,
+				table->lockmode == AccessShareLock ? AccessShareLock : NoLock);
+	table->rel = NULL;
+}
+
+/*
+ * Copy a version out of a scan's slot and let go of its page.  Whoever called
+ * us holds a snapshot, which keeps the version's place from being reused
+ * until it has been changed or left alone.
+ */
+void
+IdemRowRead(IdemTable *table, TupleTableSlot *slot, IdemRow *row)
+{
+	bool		isnull;
+	Datum		xmin = slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull);
+
+	row->own = TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
+	row->tid = slot->tts_tid;
+	row->tuple = ExecCopySlotHeapTuple(slot);
+	heap_deform_tuple(row->tuple, RelationGetDescr(table->rel),
+					  row->values, row->isnull);
+	ExecClearTuple(slot);
+}
+
+/* Set one column */
+void
+IdemRowSet(IdemRow *row, IdemColumn col, Datum value)
+{
+	row->values[col] = value;
+	row->isnull[col] = false;
+}
+
+/* Set one column to NULL */
+void
+IdemRowSetNull(IdemRow *row, IdemColumn col)
+{
+	row->values[col] = (Datum) 0;
+	row->isnull[col] = true;
+}
+
+/* The row as a slot that the table access method takes */
+TupleTableSlot *
+IdemRowSlot(IdemTable *table, const IdemRow *row)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table->rel),
+													&TTSOpsVirtual);
+
+	memcpy(slot->tts_values, row->values, sizeof(row->values));
+	memcpy(slot->tts_isnull, row->isnull, sizeof(row->isnull));
+	slot->tts_tableOid = RelationGetRelid(table->rel);
+	return ExecStoreVirtualTuple(slot);
+}

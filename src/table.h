@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.h
+ *	  Where the tables are, their columns, and rows as C sees them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_TABLE_H
+#define IDEM_TABLE_H
+
+#include "access/htup.h"
+#include "access/skey.h"
+#include "datatype/timestamp.h"
+#include "executor/tuptable.h"
+#include "nodes/execnodes.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+#include "utils/uuid.h"
+
+/* Columns of idem_key, in the order of idem--1.0.sql */
+typedef enum IdemColumn
+{
+	IDEM_COL_EXPIRES_AT,
+	IDEM_COL_LEASE_UNTIL,
+	IDEM_COL_BEGAN_AT,
+	IDEM_COL_CREATED_AT,
+	IDEM_COL_TOKEN,
+	IDEM_COL_ATTEMPT,
+	IDEM_COL_STATUS_CODE,
+	IDEM_COL_COMPLETED_AT,
+	IDEM_COL_CLIENT,
+	IDEM_COL_KEY,
+	IDEM_COL_FINGERPRINT,
+	IDEM_COL_HEADERS,
+	IDEM_COL_BODY,
+	IDEM_COL_REQUEST,
+	IDEM_COL_RECOVERY_POINT,
+	IDEM_COL_RECOVERY_DATA,
+	IDEM_NCOLS
+} IdemColumn;
+
+/*
+ * An open idem_key table and its primary-key index.
+ *
+ * With AccessShareLock both are for reading, and closing gives the locks back
+ * at once.  With RowExclusiveLock `writer` is set up as well, and the table's
+ * lock stays until the transaction ends, as after any INSERT.
+ */
+typedef struct IdemTable
+{
+	Relation	rel;
+	Relation	pk;
+	LOCKMODE	lockmode;
+	ScanKeyData scankeys[2];	/* client = , key = */
+	EState	   *estate;			/* writer only: evaluates index expressions */
+	ResultRelInfo *writer;		/* writer only: every index of the table */
+} IdemTable;
+
+/*
+ * One version of a row: where it is, and its columns.  By-reference columns
+ * point into `tuple`, a copy, or to what the caller put there.
+ */
+typedef struct IdemRow
+{
+	ItemPointerData tid;
+	bool		own;			/* written by the current transaction */
+	HeapTuple	tuple;
+	Datum		values[IDEM_NCOLS];
+	bool		isnull[IDEM_NCOLS];
+} IdemRow;
+
+#define IdemRowTime(row, col)	DatumGetTimestampTz((row)->values[col])
+#define IdemRowExpiresAt(row)	IdemRowTime(row, IDEM_COL_EXPIRES_AT)
+#define IdemRowLeaseUntil(row)	IdemRowTime(row, IDEM_COL_LEASE_UNTIL)
+#define IdemRowBeganAt(row)		IdemRowTime(row, IDEM_COL_BEGAN_AT)
+#define IdemRowToken(row)		DatumGetUUIDP((row)->values[IDEM_COL_TOKEN])
+#define IdemRowAttempt(row)		DatumGetInt32((row)->values[IDEM_COL_ATTEMPT])
+#define IdemRowCompleted(row)	(!(row)->isnull[IDEM_COL_COMPLETED_AT])
+
+extern void IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key,
+						  LOCKMODE lockmode);
+extern void IdemTableClose(IdemTable *table);
+extern Relation IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode);
+
+extern void IdemRowRead(IdemTable *table, TupleTableSlot *slot, IdemRow *row);
+extern void IdemRowSet(IdemRow *row, IdemColumn col, Datum value);
+extern void IdemRowSetNull(IdemRow *row, IdemColumn col);
+extern TupleTableSlot *IdemRowSlot(IdemTable *table, const IdemRow *row);
+
+#endif							/* IDEM_TABLE_H */
