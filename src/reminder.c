@@ -1,0 +1,443 @@
+/*-------------------------------------------------------------------------
+ *
+ * reminder.c
+ *	  Reminders of leases that are committed and not yet answered.
+ *
+ * A stale lease has to be found without reading a day of completed keys, and
+ * a key that is reserved and completed in one transaction should cost nothing
+ * for it.  So the reminder is written when a transaction is about to commit
+ * (or to be prepared): the places of the rows that it reserved are remembered,
+ * and for each that is still in progress there, a small row is appended to a
+ * table.  Rolled-back savepoints need no bookkeeping: their rows are dead.
+ *
+ * Completing a key leaves its reminder alone.  A pass of the sweeper reads
+ * them all, drops those whose key needs none any more, and finds the stale
+ * leases among the rest.
+ *
+ * There are two such tables, of equal standing, so that one can be emptied
+ * with TRUNCATE, which gives its space back whatever old snapshot is about.
+ * Writers take the first one that they can lock at once.  So while a pass
+ * waits for its exclusive lock on one table, or holds it, they go to the other
+ * one, and nobody waits for the pass.  A small table is not worth that lock
+ * (which a standby has to replay against its readers): its rows are deleted.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/sysattr.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "commands/async.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "probe.h"
+#include "reminder.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "store.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+/* From this size on a table is emptied as a whole */
+#define TRUNCATE_BLOCKS		128
+
+/* How long a pass queues for a table that it wants to empty, in ms */
+#define TRUNCATE_PATIENCE	500
+
+/* Columns of a reminder */
+typedef enum ReminderColumn
+{
+	REMINDER_LEASE_UNTIL,
+	REMINDER_TOKEN,
+	REMINDER_ANNOUNCED,
+	REMINDER_CLIENT,
+	REMINDER_KEY,
+	REMINDER_NCOLS
+} ReminderColumn;
+
+static const char *const reminder_tables[] = {"idem_reminder_1", "idem_reminder_2"};
+
+#define NTABLES		((int) lengthof(reminder_tables))
+
+/* Where this transaction wrote a row that was in progress */
+typedef struct Tracked
+{
+	pg_uuid_t	token;
+	ItemPointerData tid;
+	Oid			nsp;
+	SubTransactionId subxact;
+} Tracked;
+
+static Tracked *tracked = NULL; /* in TopTransactionContext */
+static Size ntracked = 0;
+static Size maxtracked = 0;
+
+/* One pass over one reminder table */
+typedef struct Pass
+{
+	Oid			nsp;
+	Relation	rel;			/* the table that is read */
+	Relation	carry;			/* where to put what is kept; NULL: leave it */
+	Snapshot	snapshot;
+	TimestampTz now;
+	int64		found;			/* leases that have become stale */
+} Pass;
+
+/* ----------
+ * Writing
+ * ----------
+ */
+
+/* Remember that this transaction has a key in progress, and where */
+void
+IdemReminderTrack(Oid nsp, ItemPointer tid, const pg_uuid_t *token)
+{
+	Tracked    *entry;
+
+	if (tracked == NULL)
+	{
+		maxtracked = 16;
+		tracked = MemoryContextAlloc(TopTransactionContext,
+									 maxtracked * sizeof(Tracked));
+	}
+	else if (ntracked == maxtracked)
+	{
+		maxtracked *= 2;
+		tracked = repalloc_huge(tracked, maxtracked * sizeof(Tracked));
+	}
+	entry = &tracked[ntracked++];
+	entry->token = *token;
+	entry->tid = *tid;
+	entry->nsp = nsp;
+	entry->subxact = GetCurrentSubTransactionId();
+}
+
+/*
+ * The key is answered or released.  If that is undone, so is the reservation
+ * that was made in the same subtransaction, and only then may it be forgotten
+ * here.
+ */
+void
+IdemReminderDone(const pg_uuid_t *token)
+{
+	SubTransactionId subxact = GetCurrentSubTransactionId();
+
+	while (ntracked > 0 && tracked[ntracked - 1].subxact == subxact &&
+		   memcmp(&tracked[ntracked - 1].token, token, UUID_LEN) == 0)
+		ntracked--;
+}
+
+/*
+ * Open the reminder table that can be written to without waiting.  When both
+ * are locked, which is somebody's deliberate doing, wait for the first.
+ */
+static Relation
+OpenForWriting(Oid nsp)
+{
+	int			i;
+
+	for (i = 0; i < NTABLES; i++)
+	{
+		Oid			relid = get_relname_relid(reminder_tables[i], nsp);
+
+		if (OidIsValid(relid) &&
+			ConditionalLockRelationOid(relid, RowExclusiveLock))
+			return table_open(relid, NoLock);
+	}
+	return IdemRelationOpen(nsp, reminder_tables[0], RowExclusiveLock);
+}
+
+/* Append a reminder */
+static void
+AppendReminder(Relation rel, TimestampTz lease_until, const pg_uuid_t *token,
+	   bool announced, Datum client, Datum key)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsVirtual);
+
+	memset(slot->tts_isnull, false, REMINDER_NCOLS * sizeof(bool));
+	slot->tts_values[REMINDER_LEASE_UNTIL] = TimestampTzGetDatum(lease_until);
+	slot->tts_values[REMINDER_TOKEN] = UUIDPGetDatum(token);
+	slot->tts_values[REMINDER_ANNOUNCED] = BoolGetDatum(announced);
+	slot->tts_values[REMINDER_CLIENT] = client;
+	slot->tts_values[REMINDER_KEY] = key;
+	ExecStoreVirtualTuple(slot);
+	table_tuple_insert(rel, slot, GetCurrentCommandId(true), 0, NULL);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * Is the row at this place still what was tracked: written by this
+ * transaction, in progress, under the same token?
+ */
+static bool
+StillInProgress(Relation rel, BlockNumber nblocks, Tracked *entry,
+				TupleTableSlot *slot, IdemRow *row)
+{
+	IdemTable	table = {.rel = rel};
+
+	if (ItemPointerGetBlockNumber(&entry->tid) >= nblocks ||
+		!table_tuple_fetch_row_version(rel, &entry->tid, SnapshotSelf, slot))
+		return false;
+	IdemRowRead(&table, slot, row);
+	return row->own && !IdemRowCompleted(row) &&
+		memcmp(IdemRowToken(row), &entry->token, UUID_LEN) == 0;
+}
+
+/*
+ * Write the reminders of the tracked rows first .. last - 1, which are in one
+ * schema.  If the extension has gone in the meantime, so have its keys.
+ */
+static void
+WriteReminders(Oid nsp, Size first, Size last)
+{
+	Oid			relid = get_relname_relid("idem_key", nsp);
+	Relation	rel = OidIsValid(relid) ? table_open(relid, AccessShareLock) : NULL;
+	Relation	reminders = NULL;
+	TupleTableSlot *slot;
+	BlockNumber nblocks;
+
+	if (rel == NULL)
+		return;
+	nblocks = RelationGetNumberOfBlocks(rel);
+	slot = table_slot_create(rel, NULL);
+	for (; first < last; first++)
+	{
+		IdemRow		row;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!StillInProgress(rel, nblocks, &tracked[first], slot, &row))
+			continue;
+		if (reminders == NULL)
+			reminders = OpenForWriting(nsp);
+		AppendReminder(reminders, IdemRowLeaseUntil(&row), IdemRowToken(&row), false,
+			   row.values[IDEM_COL_CLIENT], row.values[IDEM_COL_KEY]);
+		heap_freetuple(row.tuple);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	if (reminders != NULL)
+		table_close(reminders, NoLock);
+	table_close(rel, AccessShareLock);
+}
+
+/* The transaction is about to commit: write what it leaves in progress */
+static void
+WriteTracked(void)
+{
+	Size		first;
+	Size		last;
+
+	for (first = 0; first < ntracked; first = last)
+	{
+		Oid			nsp = tracked[first].nsp;
+
+		for (last = first + 1; last < ntracked && tracked[last].nsp == nsp;)
+			last++;
+		WriteReminders(nsp, first, last);
+	}
+}
+
+static void
+ReminderXactCallback(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+	{
+		WriteTracked();
+		return;
+	}
+	tracked = NULL;
+	ntracked = maxtracked = 0;
+}
+
+/* Called once, when the library is loaded */
+void
+IdemReminderInit(void)
+{
+	RegisterXactCallback(ReminderXactCallback, NULL);
+}
+
+/* ----------
+ * Reading
+ * ----------
+ */
+
+/* Take a reminder away; if somebody else is at it, it stays for the next pass */
+static bool
+Drop(Pass *pass, TupleTableSlot *slot)
+{
+	TM_FailureData failure;
+
+	if (pass->carry != NULL)
+		return true;			/* the whole table will be emptied */
+	return table_tuple_delete(pass->rel, &slot->tts_tid,
+							  GetCurrentCommandId(true), InvalidSnapshot,
+							  InvalidSnapshot, false, &failure, false) == TM_Ok;
+}
+
+/*
+ * The reminder's key, if it still needs one: it is in progress under the
+ * reminder's token.
+ */
+static bool
+ReadReminded(Pass *pass, TupleTableSlot *slot, IdemRow *row)
+{
+	Datum	   *values = slot->tts_values;
+	IdemTable	table;
+	bool		found;
+
+	IdemTableOpen(&table, pass->nsp,
+				  DatumGetTextPP(values[REMINDER_CLIENT]),
+				  DatumGetTextPP(values[REMINDER_KEY]), AccessShareLock);
+	found = IdemReadKey(&table, pass->snapshot, row);
+	IdemTableClose(&table);
+	if (!found)
+		return false;
+
+	switch (IdemRowState(row, pass->now))
+	{
+		case IDEM_IN_PROGRESS:
+		case IDEM_STALE:
+			return memcmp(IdemRowToken(row),
+						  DatumGetUUIDP(values[REMINDER_TOKEN]), UUID_LEN) == 0;
+		case IDEM_ABSENT:
+		case IDEM_COMPLETED:
+			break;
+	}
+	return false;
+}
+
+/*
+ * One reminder: drop it, leave it or carry it over.  A lease that is stale
+ * for the first time is counted, and its reminder written anew to say so.
+ */
+static void
+Consider(Pass *pass, TupleTableSlot *slot)
+{
+	bool		announced = DatumGetBool(slot->tts_values[REMINDER_ANNOUNCED]);
+	bool		news;
+	IdemRow		row;
+
+	if (pass->carry == NULL &&
+		DatumGetTimestampTz(slot->tts_values[REMINDER_LEASE_UNTIL]) > pass->now)
+		return;
+	if (!ReadReminded(pass, slot, &row))
+	{
+		(void) Drop(pass, slot);
+		return;
+	}
+	news = !announced && IdemRowLeaseUntil(&row) <= pass->now;
+	if ((pass->carry != NULL || news) && Drop(pass, slot))
+	{
+		AppendReminder(pass->carry != NULL ? pass->carry : pass->rel,
+			   IdemRowLeaseUntil(&row), IdemRowToken(&row), announced || news,
+			   row.values[IDEM_COL_CLIENT], row.values[IDEM_COL_KEY]);
+		pass->found += news ? 1 : 0;
+	}
+}
+
+/*
+ * Read one table through.  What this pass itself appends is not seen, since
+ * the snapshot was taken before.
+ */
+static void
+ReadTable(Pass *pass)
+{
+	MemoryContext each = AllocSetContextCreate(CurrentMemoryContext,
+											   "idem reminder",
+											   ALLOCSET_DEFAULT_SIZES);
+	TupleTableSlot *slot = table_slot_create(pass->rel, NULL);
+	TableScanDesc scan;
+
+	pass->now = GetCurrentTimestamp();
+	pass->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = table_beginscan(pass->rel, pass->snapshot, 0, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		MemoryContext before = MemoryContextSwitchTo(each);
+
+		CHECK_FOR_INTERRUPTS();
+		slot_getallattrs(slot);
+		Consider(pass, slot);
+		MemoryContextSwitchTo(before);
+		MemoryContextReset(each);
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(pass->snapshot);
+	MemoryContextDelete(each);
+}
+
+static void
+LockExclusively(void *relid)
+{
+	LockRelationOid(*(Oid *) relid, AccessExclusiveLock);
+}
+
+/*
+ * Empty the table as a whole, carrying over to the other one what is kept.
+ * Returns false when its lock is not to be had: a transaction that was
+ * prepared, or a pg_dump, may hold it for hours.
+ */
+static bool
+PassByTruncate(Pass *pass, int which)
+{
+	Oid			relid = RelationGetRelid(pass->rel);
+	char	   *command;
+
+	if (!IdemWaitAtMost(TRUNCATE_PATIENCE, LockExclusively, &relid))
+		return false;
+	pass->carry = IdemRelationOpen(pass->nsp,
+								   reminder_tables[(which + 1) % NTABLES],
+								   RowExclusiveLock);
+	ReadTable(pass);
+	table_close(pass->carry, NoLock);
+	pass->carry = NULL;
+	table_close(pass->rel, NoLock);
+	pass->rel = NULL;
+
+	command = psprintf("TRUNCATE ONLY %s",
+					   quote_qualified_identifier(get_namespace_name(pass->nsp),
+												  reminder_tables[which]));
+	SPI_connect();
+	if (SPI_execute(command, false, 0) != SPI_OK_UTILITY)
+		elog(ERROR, "could not empty table \"%s\"", reminder_tables[which]);
+	SPI_finish();
+	return true;
+}
+
+/*
+ * Go through all reminders.  Returns how many leases were found to have
+ * become stale, and if there are any, tells those who listen.
+ *
+ * The notification has no payload: LISTEN needs no privilege, so a payload
+ * would show keys to every role.
+ */
+int64
+IdemReminderPass(Oid nsp, bool may_truncate)
+{
+	Pass		pass = {.nsp = nsp};
+	int			i;
+
+	for (i = 0; i < NTABLES; i++)
+	{
+		pass.rel = IdemRelationOpen(nsp, reminder_tables[i], RowExclusiveLock);
+		if (!may_truncate ||
+			RelationGetNumberOfBlocks(pass.rel) < TRUNCATE_BLOCKS ||
+			!PassByTruncate(&pass, i))
+			ReadTable(&pass);
+		if (pass.rel != NULL)
+			table_close(pass.rel, NoLock);
+		CommandCounterIncrement();
+	}
+	if (pass.found > 0)
+		Async_Notify("idem_stale", NULL);
+	return pass.found;
+}
