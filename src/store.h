@@ -1,0 +1,63 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.h
+ *	  What can be done with a key, one function each.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_STORE_H
+#define IDEM_STORE_H
+
+#include "idem.h"
+#include "probe.h"
+#include "utils/jsonb.h"
+
+/*
+ * Which key: the schema of the extension, and the key's two names, not
+ * toasted and already checked.
+ */
+typedef struct IdemKeyRef
+{
+	Oid			nsp;
+	text	   *client;
+	text	   *key;
+} IdemKeyRef;
+
+/* A reservation as it is asked for; spans of time in microseconds */
+typedef struct IdemReserveArgs
+{
+	IdemKeyRef	ref;
+	bytea	   *fingerprint;
+	int64		lease;			/* at most the retention */
+	int64		retention;
+	int64		wait;
+	const pg_uuid_t *token;		/* NULL: a new one is drawn */
+	Jsonb	   *request;		/* NULL: none is kept */
+} IdemReserveArgs;
+
+/* The answer to it */
+typedef struct IdemReservation
+{
+	IdemOutcome outcome;
+	int64		retry_after;	/* in_flight: whole seconds */
+	IdemRow		row;			/* new, replay: the row as it is now */
+} IdemReservation;
+
+/* An answer to keep; NULL is told apart from empty */
+typedef struct IdemAnswer
+{
+	int			status_code;
+	Jsonb	   *headers;
+	bytea	   *body;
+} IdemAnswer;
+
+extern IdemState IdemRowState(const IdemRow *row, TimestampTz now);
+
+extern void IdemStoreReserve(const IdemReserveArgs *args,
+							 IdemReservation *reservation);
+extern void IdemStoreComplete(const IdemKeyRef *ref, const pg_uuid_t *token,
+							  const IdemAnswer *answer);
+extern void IdemStoreRelease(const IdemKeyRef *ref, const pg_uuid_t *token);
+extern bool IdemStoreRead(const IdemKeyRef *ref, IdemRow *row);
+
+#endif							/* IDEM_STORE_H */
