@@ -1,0 +1,35 @@
+/*-------------------------------------------------------------------------
+ *
+ * sweep.h
+ *	  Removing expired keys and finding stale leases, in bounded steps.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_SWEEP_H
+#define IDEM_SWEEP_H
+
+#include "storage/block.h"
+
+/*
+ * One visit to one database: what it has to do and what it has done.  Lives
+ * across transactions.
+ */
+typedef struct IdemSweep
+{
+	Oid			nsp;			/* schema of the extension */
+	int64		batch;			/* most rows removed in one step */
+	bool		by_hand;		/* in a caller's transaction */
+	bool		reminders_read; /* the leases have been looked at */
+	bool		walking;		/* the fields below are set */
+	BlockNumber next;			/* where the walk goes on */
+	BlockNumber saved;			/* where idem_state says it does */
+	BlockNumber round;			/* blocks left until it has been round once */
+	BlockNumber quota;			/* blocks it may read where nothing is expired */
+	int64		expired;		/* keys removed */
+	int64		stale;			/* leases found to have become stale */
+} IdemSweep;
+
+extern void IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch);
+extern bool IdemSweepStep(IdemSweep *sweep);
+
+#endif							/* IDEM_SWEEP_H */
