@@ -1,0 +1,361 @@
+/* idem--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION idem" to load this file. \quit
+
+/*
+ * Tables. They are read and written by the functions below, directly through
+ * the table access method, and belong to nobody else.
+ */
+
+CREATE TABLE idem_key (
+    expires_at     timestamptz NOT NULL,
+    lease_until    timestamptz NOT NULL,
+    began_at       timestamptz NOT NULL,
+    created_at     timestamptz NOT NULL,
+    token          uuid        NOT NULL,
+    attempt        integer     NOT NULL,
+    status_code    integer,
+    completed_at   timestamptz,
+    client         text COLLATE pg_catalog."C" NOT NULL,
+    key            text COLLATE pg_catalog."C" NOT NULL,
+    fingerprint    bytea,
+    headers        jsonb,
+    body           bytea,
+    request        jsonb,
+    recovery_point text,
+    recovery_data  jsonb,
+    PRIMARY KEY (client, key)
+) USING heap WITH (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0.05,
+    autovacuum_vacuum_insert_scale_factor = 0.2,
+    autovacuum_analyze_scale_factor = 0.2
+);
+REVOKE ALL ON TABLE idem_key FROM PUBLIC;
+
+COMMENT ON TABLE idem_key IS 'one row per idempotency key; kept by the functions of extension idem, not to be changed by hand';
+COMMENT ON COLUMN idem_key.expires_at IS 'end of retention: from here on the key is absent to every caller; set when an attempt begins and moved by nothing else';
+COMMENT ON COLUMN idem_key.lease_until IS 'end of the lease of the attempt in progress, never later than expires_at';
+COMMENT ON COLUMN idem_key.began_at IS 'when the current attempt began; expires_at - began_at is the retention that was granted';
+COMMENT ON COLUMN idem_key.created_at IS 'when the key was first reserved';
+COMMENT ON COLUMN idem_key.token IS 'who owns the key: random, new with every attempt';
+COMMENT ON COLUMN idem_key.attempt IS '1, and one more with every takeover of a stale lease';
+COMMENT ON COLUMN idem_key.status_code IS 'HTTP status code of the stored answer; NULL while in progress';
+COMMENT ON COLUMN idem_key.completed_at IS 'when the answer was stored; NULL while in progress';
+COMMENT ON COLUMN idem_key.client IS 'whose key it is, 1 to 255 bytes';
+COMMENT ON COLUMN idem_key.key IS 'the idempotency key, 1 to 1,000 bytes';
+COMMENT ON COLUMN idem_key.fingerprint IS 'hash of the request, 1 to 64 bytes; tells a retry from another request';
+COMMENT ON COLUMN idem_key.headers IS 'headers of the stored answer, an object or an array of pairs';
+COMMENT ON COLUMN idem_key.body IS 'body of the stored answer, byte for byte; NULL is no body, not an empty one';
+COMMENT ON COLUMN idem_key.request IS 'the request, where it was given to idem_reserve';
+COMMENT ON COLUMN idem_key.recovery_point IS 'how far the work had come at the last checkpoint';
+COMMENT ON COLUMN idem_key.recovery_data IS 'what the last checkpoint noted';
+
+-- lz4 is faster at about the same size; not every server is built with it
+DO $do$
+BEGIN
+    ALTER TABLE idem_key ALTER COLUMN body SET COMPRESSION lz4;
+    ALTER TABLE idem_key ALTER COLUMN request SET COMPRESSION lz4;
+EXCEPTION WHEN feature_not_supported THEN
+    NULL;
+END
+$do$;
+
+-- Leases that are committed and not yet answered. Two tables of equal
+-- standing, so that one can be emptied while the other is written to. No
+-- index, and no replica identity: rows are only inserted and deleted.
+CREATE TABLE idem_reminder_1 (
+    lease_until timestamptz NOT NULL,
+    token       uuid        NOT NULL,
+    announced   boolean     NOT NULL,
+    client      text COLLATE pg_catalog."C" NOT NULL,
+    key         text COLLATE pg_catalog."C" NOT NULL
+) USING heap;
+REVOKE ALL ON TABLE idem_reminder_1 FROM PUBLIC;
+
+CREATE TABLE idem_reminder_2 (
+    lease_until timestamptz NOT NULL,
+    token       uuid        NOT NULL,
+    announced   boolean     NOT NULL,
+    client      text COLLATE pg_catalog."C" NOT NULL,
+    key         text COLLATE pg_catalog."C" NOT NULL
+) USING heap;
+REVOKE ALL ON TABLE idem_reminder_2 FROM PUBLIC;
+
+COMMENT ON TABLE idem_reminder_1 IS 'leases to look at when they are over; kept by extension idem';
+COMMENT ON TABLE idem_reminder_2 IS 'leases to look at when they are over; kept by extension idem';
+
+-- Where the sweep goes on. Unlogged, since it means nothing after a crash, on
+-- another server or in a dump.
+CREATE UNLOGGED TABLE idem_state (
+    next_block bigint NOT NULL
+) USING heap;
+REVOKE ALL ON TABLE idem_state FROM PUBLIC;
+
+COMMENT ON TABLE idem_state IS 'where the sweep of idem_key goes on; kept by extension idem';
+
+-- Keys and answers come along with a dump, and so do leases in progress.
+SELECT pg_catalog.pg_extension_config_dump('idem_key', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_reminder_1', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_reminder_2', '');
+
+/*
+ * Types
+ */
+
+CREATE DOMAIN idem_outcome AS text
+    CHECK (VALUE OPERATOR(pg_catalog.=) ANY (ARRAY['new', 'in_flight', 'replay', 'mismatch']::pg_catalog.text[]));
+COMMENT ON DOMAIN idem_outcome IS 'outcome of a reservation: new, in_flight, replay or mismatch, and never anything else';
+
+CREATE TYPE idem_reservation AS (
+    outcome        idem_outcome,
+    token          uuid,
+    attempt        integer,
+    status_code    integer,
+    headers        jsonb,
+    body           bytea,
+    retry_after    interval,
+    recovery_point text,
+    recovery_data  jsonb
+);
+COMMENT ON TYPE idem_reservation IS 'result of idem_reserve';
+
+CREATE TYPE idem_key_state AS (
+    state          text,
+    attempt        integer,
+    lease_until    timestamptz,
+    expires_at     timestamptz,
+    created_at     timestamptz,
+    completed_at   timestamptz,
+    status_code    integer,
+    recovery_point text
+);
+COMMENT ON TYPE idem_key_state IS 'result of idem_lookup';
+
+CREATE TYPE idem_sweep_result AS (
+    expired bigint,
+    stale   bigint
+);
+COMMENT ON TYPE idem_sweep_result IS 'result of idem_sweep';
+
+/*
+ * Reserving and answering
+ */
+
+CREATE FUNCTION idem_reserve(
+    client    text,
+    key       text,
+    fp        bytea    DEFAULT NULL,
+    lease     interval DEFAULT NULL,
+    retention interval DEFAULT NULL,
+    wait      interval DEFAULT NULL,
+    token     uuid     DEFAULT NULL,
+    request   jsonb    DEFAULT NULL
+) RETURNS idem_reservation
+AS 'MODULE_PATHNAME', 'idem_reserve'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_reserve(text, text, bytea, interval, interval, interval, uuid, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION idem_reserve(text, text, bytea, interval, interval, interval, uuid, jsonb) IS
+'Reserve a key, or say what became of it.
+client: whose key, 1 to 255 bytes. key: 1 to 1,000 bytes. fp: hash of the request, 1 to 64 bytes; NULL with a request: its canonical fingerprint. lease: how long the key may stay unanswered, NULL: idem.lease. retention: how long it is kept, NULL: idem.retention. wait: how long to wait for another request to end, NULL: idem.wait_timeout, 0 never waits. token: the owner''s own, which makes the call safe to repeat. request: kept with the key.
+outcome new: the caller owns the key and does the work; in_flight (409), replay (the stored answer), mismatch (422): the row is the answer to send.
+Errors: 22004, 22023 (arguments), 54000 (request too large), 42501 (pinned to another client), 25006 (read-only, where a write is needed), 40001 (the deciding row is newer than the snapshot).
+Outcomes after draft-ietf-httpapi-idempotency-key-header; problem bodies after RFC 9457.';
+
+CREATE FUNCTION idem_complete(
+    client      text,
+    key         text,
+    token       uuid,
+    status_code integer,
+    body        text  DEFAULT NULL,
+    headers     jsonb DEFAULT NULL
+) RETURNS void
+AS 'MODULE_PATHNAME', 'idem_complete'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_complete(text, text, uuid, integer, text, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION idem_complete(text, text, uuid, integer, text, jsonb) IS
+'Store the answer of a key that the caller owns.
+token: from idem_reserve. status_code: 100 to 599. body: stored as UTF-8; NULL is no body. headers: an object, or an array of pairs where order and repeats matter.
+The same answer again is a success. Errors: ID001 (another token holds the key), ID002 (not reserved, or expired), ID003 (completed with another answer), 22004, 22023, 54000 (larger than idem.max_response_size), 42501, 25006, 40001.';
+
+CREATE FUNCTION idem_complete_bytes(
+    client      text,
+    key         text,
+    token       uuid,
+    status_code integer,
+    body        bytea DEFAULT NULL,
+    headers     jsonb DEFAULT NULL
+) RETURNS void
+AS 'MODULE_PATHNAME', 'idem_complete_bytes'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_complete_bytes(text, text, uuid, integer, bytea, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION idem_complete_bytes(text, text, uuid, integer, bytea, jsonb) IS
+'Store the answer of a key that the caller owns, with a body of any bytes.
+Arguments and errors as for idem_complete; body: stored as it is, NULL is no body.';
+
+CREATE FUNCTION idem_complete_json(
+    client      text,
+    key         text,
+    token       uuid,
+    status_code integer,
+    body        jsonb,
+    headers     jsonb DEFAULT NULL
+) RETURNS bytea
+AS 'MODULE_PATHNAME', 'idem_complete_json'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_complete_json(text, text, uuid, integer, jsonb, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION idem_complete_json(text, text, uuid, integer, jsonb, jsonb) IS
+'Store the answer of a key that the caller owns, with a JSON body, and return the bytes stored: send those, so that the first answer equals the replays.
+Arguments and errors as for idem_complete; headers NULL: {"content-type": "application/json"}.';
+
+CREATE FUNCTION idem_release(client text, key text, token uuid) RETURNS void
+AS 'MODULE_PATHNAME', 'idem_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_release(text, text, uuid) FROM PUBLIC;
+COMMENT ON FUNCTION idem_release(text, text, uuid) IS
+'Give up a key that the caller owns, without an answer: it is absent again, and a retry is new.
+Errors: ID001 (another token holds the key), ID002 (not reserved, or expired), ID003 (completed), 22004, 22023, 42501, 25006, 40001.';
+
+/*
+ * Looking
+ */
+
+CREATE FUNCTION idem_lookup(client text, key text) RETURNS idem_key_state
+AS 'MODULE_PATHNAME', 'idem_lookup'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+REVOKE ALL ON FUNCTION idem_lookup(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION idem_lookup(text, text) IS
+'The state of a key, without touching it; works on a standby. Always one row.
+state: absent (the rest NULL), in_progress, stale (the lease is over) or completed.
+Errors: 22004, 22023, 42501.';
+
+CREATE FUNCTION idem_pinned_client() RETURNS text
+AS 'MODULE_PATHNAME', 'idem_pinned_client'
+LANGUAGE C STABLE PARALLEL RESTRICTED;
+REVOKE ALL ON FUNCTION idem_pinned_client() FROM PUBLIC;
+COMMENT ON FUNCTION idem_pinned_client() IS
+'The client that this session is pinned to by idem.client, or NULL.';
+
+CREATE VIEW idem_keys WITH (security_barrier) AS
+    SELECT k.client,
+           k.key,
+           CASE WHEN k.completed_at IS NOT NULL THEN 'completed'
+                WHEN k.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN 'stale'
+                ELSE 'in_progress'
+           END AS state,
+           k.attempt,
+           k.created_at,
+           k.began_at,
+           k.lease_until,
+           k.completed_at,
+           k.expires_at,
+           k.status_code,
+           pg_catalog.octet_length(k.body) AS body_bytes,
+           pg_catalog.octet_length(k.headers::pg_catalog.text) AS headers_bytes,
+           pg_catalog.octet_length(k.request::pg_catalog.text) AS request_bytes,
+           k.recovery_point
+      FROM idem_key k
+     WHERE k.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+       AND (SELECT idem_pinned_client() IS NULL
+                OR k.client OPERATOR(pg_catalog.=) idem_pinned_client());
+REVOKE ALL ON TABLE idem_keys FROM PUBLIC;
+COMMENT ON VIEW idem_keys IS
+'one row per live key, of the pinned client only where idem.client is set; no bodies, no tokens';
+COMMENT ON COLUMN idem_keys.state IS 'in_progress, stale (the lease is over) or completed';
+COMMENT ON COLUMN idem_keys.attempt IS '1, and one more with every takeover';
+COMMENT ON COLUMN idem_keys.began_at IS 'when the current attempt began';
+COMMENT ON COLUMN idem_keys.body_bytes IS 'size of the stored body in bytes; NULL: none';
+
+/*
+ * Sweeping
+ */
+
+CREATE FUNCTION idem_sweep(max_keys integer DEFAULT NULL) RETURNS idem_sweep_result
+AS 'MODULE_PATHNAME', 'idem_sweep'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_sweep(integer) FROM PUBLIC;
+COMMENT ON FUNCTION idem_sweep(integer) IS
+'Do what the background worker does, by hand and in this transaction: remove expired keys and find stale leases.
+max_keys: most keys removed, NULL: ten times idem.sweep_batch. Call again until it returns (0, 0).
+expired: keys removed; stale: leases found to have become stale, which NOTIFY idem_stale tells. Errors: 22023, 25006.';
+
+/*
+ * Fingerprints, header values and derived keys
+ */
+
+-- ---------------------------------------------------------------------------
+-- Fingerprints, header values and derived keys
+-- ---------------------------------------------------------------------------
+
+CREATE FUNCTION idem_canonical_json(
+    doc     jsonb,
+    include jsonpath[] DEFAULT NULL,
+    exclude jsonpath[] DEFAULT NULL
+) RETURNS text
+AS 'MODULE_PATHNAME' LANGUAGE C
+IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
+REVOKE ALL ON FUNCTION idem_canonical_json(jsonb, jsonpath[], jsonpath[]) FROM PUBLIC;
+COMMENT ON FUNCTION idem_canonical_json(jsonb, jsonpath[], jsonpath[]) IS
+'The canonical text of a document: what idem_canonical_fingerprint hashes. RFC 8785 (JCS) with exact numbers.
+doc: the document; NULL gives NULL.
+include: what to keep, with what is in it and above it; NULL: everything.
+exclude: what to leave out; it wins over include; NULL: nothing.
+Paths are lax and made of $ .key ."key" .* [*] [n] .** only; they select what jsonb_path_query selects. One that selects nothing is ignored.
+Errors: 0A000 another kind of path, 22004 a NULL path, 22023 nothing is left (an include list that hits nothing, exclude of the document itself), 22021 not UTF-8 in a SQL_ASCII database, 54001 nested too deep.';
+
+CREATE FUNCTION idem_canonical_fingerprint(
+    doc     jsonb,
+    include jsonpath[] DEFAULT NULL,
+    exclude jsonpath[] DEFAULT NULL
+) RETURNS bytea
+AS 'MODULE_PATHNAME' LANGUAGE C
+IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
+REVOKE ALL ON FUNCTION idem_canonical_fingerprint(jsonb, jsonpath[], jsonpath[]) FROM PUBLIC;
+COMMENT ON FUNCTION idem_canonical_fingerprint(jsonb, jsonpath[], jsonpath[]) IS
+'SHA-256 (32 bytes) of the canonical text of a document in UTF-8. Two documents have the same fingerprint exactly when they are equal as jsonb.
+doc, include, exclude and errors: as for idem_canonical_json.';
+
+CREATE FUNCTION idem_parse_key(
+    header text
+) RETURNS text
+AS 'MODULE_PATHNAME' LANGUAGE C
+IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
+REVOKE ALL ON FUNCTION idem_parse_key(text) FROM PUBLIC;
+COMMENT ON FUNCTION idem_parse_key(text) IS
+'The key in the value of an Idempotency-Key header, 1 to 255 bytes: a quoted string (RFC 8941; parameters after it are ignored) or a bare key; "k" and k are one key.
+header: the value; blanks around it are taken off.
+Errors: ID400 (idem_invalid_key) not a valid value, or NULL; answer the request with status 400.';
+
+CREATE FUNCTION idem_provider_key(
+    client text,
+    key    text,
+    step   text DEFAULT ''
+) RETURNS uuid
+AS 'MODULE_PATHNAME' LANGUAGE C
+IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
+REVOKE ALL ON FUNCTION idem_provider_key(text, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION idem_provider_key(text, text, text) IS
+'The idempotency key to send to the next system down the line: a version 8 UUID, the same for the same arguments on every attempt, server and version. It is made of SHA-256 over client, key and step, each as a big-endian uint32 length and its UTF-8 bytes.
+client: 1 to 255 bytes. key: 1 to 1,000 bytes.
+step: tells several calls for one key apart; NULL is the same as ''''.
+Errors: 22004 client or key NULL, 22023 empty or too long.';
+
+/*
+ * Privileges
+ */
+
+CREATE FUNCTION idem_grant(role regrole, monitor boolean DEFAULT false) RETURNS void
+AS 'MODULE_PATHNAME', 'idem_grant'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_grant(regrole, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION idem_grant(regrole, boolean) IS
+'Grant a role what an application calls; with monitor, what monitoring reads instead.
+Never granted: what works on keys whatever their owner. Errors: 22004, 42501 (the caller may not grant).';
+
+CREATE FUNCTION idem_revoke(role regrole) RETURNS void
+AS 'MODULE_PATHNAME', 'idem_revoke'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_revoke(regrole) FROM PUBLIC;
+COMMENT ON FUNCTION idem_revoke(regrole) IS
+'Take back from a role everything that idem_grant gave. USAGE of the schema, which other things may need, is left. Errors: 22004, 42501 (the caller may not revoke).';

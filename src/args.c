@@ -1,0 +1,184 @@
+/*-------------------------------------------------------------------------
+ *
+ * args.c
+ *	  What SQL functions have in common: arguments and composite results.
+ *
+ * Every check of an argument that more than one function has is here, once.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "args.h"
+#include "common/int.h"
+#include "funcapi.h"
+#include "keys.h"
+#include "settings.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+#include "utils/typcache.h"
+
+/*
+ * The schema of the extension is the one of the function that was called:
+ * found anew each time, so that nothing has to be invalidated.
+ */
+Oid
+IdemSchema(FunctionCallInfo fcinfo)
+{
+	return get_func_namespace(fcinfo->flinfo->fn_oid);
+}
+
+/*
+ * A role that is pinned to a client reaches no other one.  What it would have
+ * found there is not looked at.
+ */
+static void
+CheckPin(text *client)
+{
+	if (idem_client == NULL || idem_client[0] == '\0')
+		return;
+	if (strlen(idem_client) == VARSIZE_ANY_EXHDR(client) &&
+		memcmp(idem_client, VARDATA_ANY(client), VARSIZE_ANY_EXHDR(client)) == 0)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for client \"%s\"", text_to_cstring(client)),
+			 errdetail("The setting idem.client pins this session to one client."),
+			 errhint("Pass the client that the role was given with ALTER ROLE ... SET idem.client.")));
+}
+
+/* Arguments 0 and 1 of nearly every function: client and key */
+void
+IdemKeyArgs(FunctionCallInfo fcinfo, IdemKeyRef *ref)
+{
+	ref->nsp = IdemSchema(fcinfo);
+	ref->client = PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0);
+	ref->key = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
+	IdemCheckClient(ref->client);
+	CheckPin(ref->client);
+	IdemCheckKey(ref->key);
+}
+
+/* The token of a call by an owner */
+const pg_uuid_t *
+IdemTokenArg(FunctionCallInfo fcinfo, int n)
+{
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("token is null"),
+				 errhint("Pass the token that idem_reserve returned with the outcome new; with any other outcome the key is not yours.")));
+	return PG_GETARG_UUID_P(n);
+}
+
+/*
+ * An interval in microseconds, a month being 30 days and a day 24 hours, as
+ * everywhere where intervals are compared.  What is out of range, infinite
+ * intervals too, becomes the limit on that side.
+ */
+static int64
+IntervalMicroseconds(const Interval *span)
+{
+	int64		days = (int64) span->month * DAYS_PER_MONTH + span->day;
+	int64		us;
+
+	if (pg_mul_s64_overflow(days, USECS_PER_DAY, &us) ||
+		pg_add_s64_overflow(us, span->time, &us))
+		us = days < 0 ? -IDEM_MAX_SPAN : IDEM_MAX_SPAN;
+	return Max(Min(us, IDEM_MAX_SPAN), -IDEM_MAX_SPAN);
+}
+
+static char *
+SpanText(const Interval *span)
+{
+	return DatumGetCString(DirectFunctionCall1(interval_out,
+											   IntervalPGetDatum(span)));
+}
+
+/* How long the key is kept: within (0, idem.retention] */
+int64
+IdemRetentionArg(FunctionCallInfo fcinfo, int n)
+{
+	int64		most = IdemRetentionSetting();
+	int64		us;
+
+	if (PG_ARGISNULL(n))
+		return most;
+	us = IntervalMicroseconds(PG_GETARG_INTERVAL_P(n));
+	if (us <= 0 || us > most)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("retention %s is out of range", SpanText(PG_GETARG_INTERVAL_P(n))),
+				 errhint("It must be positive and at most idem.retention, %g s.",
+						 idem_retention)));
+	return us;
+}
+
+/*
+ * How long the key may stay unanswered: within (0, idem.max_lease], and no
+ * longer than the key is kept.  The default is cut to that, a lease asked for
+ * is refused.
+ */
+int64
+IdemLeaseArg(FunctionCallInfo fcinfo, int n, int64 retention)
+{
+	int64		most = Min(IdemMaxLeaseSetting(), retention);
+	int64		us;
+
+	if (PG_ARGISNULL(n))
+		return Min(IdemLeaseSetting(), most);
+	us = IntervalMicroseconds(PG_GETARG_INTERVAL_P(n));
+	if (us <= 0 || us > most)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lease %s is out of range", SpanText(PG_GETARG_INTERVAL_P(n))),
+				 errhint("It must be positive, at most idem.max_lease (%d ms), and no longer than the retention of the key.",
+						 idem_max_lease)));
+	return us;
+}
+
+/* How long a reservation waits for another request to end; 0: not at all */
+int64
+IdemWaitArg(FunctionCallInfo fcinfo, int n)
+{
+	int64		us;
+
+	if (PG_ARGISNULL(n))
+		return IdemWaitSetting();
+	us = IntervalMicroseconds(PG_GETARG_INTERVAL_P(n));
+	if (us < 0 || us >= IDEM_MAX_SPAN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("wait %s is out of range", SpanText(PG_GETARG_INTERVAL_P(n))),
+				 errhint("It must not be negative, and finite; 0 never waits.")));
+	return us;
+}
+
+/* What is kept with a key is bounded; the key stays as it was */
+void
+IdemCheckSize(int64 bytes, const char *what)
+{
+	if (bytes > idem_max_response_size)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("%s of " INT64_FORMAT " bytes is too large", what, bytes),
+				 errdetail("idem.max_response_size is %d bytes.", idem_max_response_size),
+				 errhint("Keep a reference to it instead, or raise the setting.")));
+}
+
+/*
+ * A row of the function's own result type.  The descriptor comes from the
+ * type cache, since a function in FROM has no memory from call to call.
+ */
+Datum
+IdemResult(FunctionCallInfo fcinfo, Datum *values, bool *isnull)
+{
+	Oid			type = get_func_rettype(fcinfo->flinfo->fn_oid);
+	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
+	HeapTuple	tuple = heap_form_tuple(desc, values, isnull);
+
+	ReleaseTupleDesc(desc);
+	return HeapTupleGetDatum(tuple);
+}
