@@ -89,7 +89,7 @@ CREATE FUNCTION pg_temp.utf16(s text) RETURNS text LANGUAGE sql AS $$
     FROM (SELECT ascii(ch) AS c, o FROM regexp_split_to_table(s, '') WITH ORDINALITY t(ch, o) WHERE ch <> '') x
 $$;
 WITH keys AS (
-    SELECT d, array_to_string(array(SELECT chr((array[1, 34, 97, 98, 127, 233, 2047, 55295, 57344, 65535, 65536, 128512, 1114111])[1 + floor(random() * 13)::int])
+    SELECT d, repeat('a', k % 10) || array_to_string(array(SELECT chr((array[1, 34, 97, 98, 127, 233, 2047, 55295, 57344, 65535, 65536, 128512, 1114111])[1 + floor(random() * 13)::int])
                                     FROM generate_series(1, floor(random() * 4)::int + 0 * k)), '') AS key
     FROM generate_series(1, 50) d, generate_series(1, 40) k
 ), docs AS (

@@ -64,6 +64,7 @@ typedef struct Member
 {
 	const char *key;			/* as stored, in the server's encoding */
 	const char *name;			/* the key in UTF-8; the key itself if that is UTF-8 */
+	uint64		prefix;			/* begin of the name, for sorting */
 	uint32		keylen;
 	uint32		namelen;
 	uint32		child;			/* number of the value among the children */
@@ -410,7 +411,7 @@ spell_groups(char *digits, const char *wire, int ngroups)
 {
 	for (int i = 0; i < ngroups; i++)
 	{
-		int			group = wire_uint16(wire, i);
+		unsigned int group = wire_uint16(wire, i);
 
 		*digits++ = '0' + group / 1000;
 		*digits++ = '0' + group / 100 % 10;
@@ -510,34 +511,69 @@ member_value(Child *child, const JsonbContainer *object, const Member *member)
 }
 
 /*
- * The order of UTF-16 code units, on UTF-8.  Both agree with the order of code
- * points but for one thing: beyond U+FFFF there are surrogates (D800 to DFFF),
- * which come before U+E000 to U+FFFF.  In UTF-8 these two ranges begin with F0
- * and above, and with EE and EF.
+ * Where a byte of UTF-8 stands in the order of UTF-16 code units.  That order
+ * agrees with the order of UTF-8 but for one thing: beyond U+FFFF there are
+ * surrogates (D800 to DFFF), which come before U+E000 to U+FFFF.  In UTF-8 these
+ * two ranges begin with F0 to F4, and with EE and EF.
  */
-static int
-compare_members(const void *a, const void *b, void *arg)
+static inline unsigned char
+utf16_rank(unsigned char byte)
 {
-	const Member *left = (const Member *) a;
-	const Member *right = (const Member *) b;
+	if (byte < 0xEE)
+		return byte;
+	return byte >= 0xF0 ? byte - 2 : byte + 5;
+}
+
+/*
+ * The first eight bytes of a name as a number that sorts as they do.  A shorter
+ * name is filled up with zeros, which no name contains.
+ */
+static inline uint64
+name_prefix(const char *name, uint32 length)
+{
+	uint64		prefix = 0;
+
+	if (length >= sizeof(prefix))
+	{
+		memcpy(&prefix, name, sizeof(prefix));
+		if ((prefix & UINT64CONST(0x8080808080808080)) == 0)
+			return pg_ntoh64(prefix);
+		prefix = 0;
+	}
+	for (uint32 i = 0; i < sizeof(uint64); i++)
+		prefix = prefix << 8 | (i < length ? utf16_rank((unsigned char) name[i]) : 0);
+	return prefix;
+}
+
+/*
+ * The order of UTF-16 code units.
+ */
+static inline int
+compare_members(const Member *left, const Member *right)
+{
 	uint32		length = Min(left->namelen, right->namelen);
 
-	for (uint32 i = 0; i < length; i++)
-	{
-		unsigned char l = (unsigned char) left->name[i];
-		unsigned char r = (unsigned char) right->name[i];
+	if (left->prefix != right->prefix)
+		return left->prefix < right->prefix ? -1 : 1;
 
-		if (l != r)
-		{
-			if (l >= 0xEE && r >= 0xEE && (l >= 0xF0) != (r >= 0xF0))
-				return l >= 0xF0 ? -1 : 1;
-			return l < r ? -1 : 1;
-		}
+	for (uint32 i = sizeof(uint64); i < length; i++)
+	{
+		if (left->name[i] != right->name[i])
+			return (int) utf16_rank((unsigned char) left->name[i]) -
+				(int) utf16_rank((unsigned char) right->name[i]);
 	}
 	if (left->namelen == right->namelen)
 		return 0;
 	return left->namelen < right->namelen ? -1 : 1;
 }
+
+#define ST_SORT sort_members
+#define ST_ELEMENT_TYPE Member
+#define ST_COMPARE(a, b) compare_members(a, b)
+#define ST_CHECK_FOR_INTERRUPTS
+#define ST_SCOPE static
+#define ST_DEFINE
+#include "lib/sort_template.h"
 
 /*
  * Makes room for the members of one more object.
@@ -579,14 +615,14 @@ push_members(Writer *w, const JsonbContainer *object)
 		member->key = base + key.offset;
 		member->keylen = key.length;
 		member->name = to_utf8(w, member->key, member->keylen, &member->namelen);
+		member->prefix = name_prefix(member->name, member->namelen);
 		member->child = count + i;
 		member->offset = offset;
 		JBE_ADVANCE_OFFSET(offset, object->children[count + i]);
 	}
 	w->nmembers = first + count;
 
-	qsort_interruptible(&w->members[first], count, sizeof(Member),
-						compare_members, NULL);
+	sort_members(&w->members[first], count);
 	return first;
 }
 
