@@ -284,17 +284,13 @@ expired: keys removed; stale: leases found to have become stale, which NOTIFY id
  * Fingerprints, header values and derived keys
  */
 
--- ---------------------------------------------------------------------------
--- Fingerprints, header values and derived keys
--- ---------------------------------------------------------------------------
-
 CREATE FUNCTION idem_canonical_json(
     doc     jsonb,
     include jsonpath[] DEFAULT NULL,
     exclude jsonpath[] DEFAULT NULL
 ) RETURNS text
-AS 'MODULE_PATHNAME' LANGUAGE C
-IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
+AS 'MODULE_PATHNAME', 'idem_canonical_json'
+LANGUAGE C IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
 REVOKE ALL ON FUNCTION idem_canonical_json(jsonb, jsonpath[], jsonpath[]) FROM PUBLIC;
 COMMENT ON FUNCTION idem_canonical_json(jsonb, jsonpath[], jsonpath[]) IS
 'The canonical text of a document: what idem_canonical_fingerprint hashes. RFC 8785 (JCS) with exact numbers.
@@ -309,8 +305,8 @@ CREATE FUNCTION idem_canonical_fingerprint(
     include jsonpath[] DEFAULT NULL,
     exclude jsonpath[] DEFAULT NULL
 ) RETURNS bytea
-AS 'MODULE_PATHNAME' LANGUAGE C
-IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
+AS 'MODULE_PATHNAME', 'idem_canonical_fingerprint'
+LANGUAGE C IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
 REVOKE ALL ON FUNCTION idem_canonical_fingerprint(jsonb, jsonpath[], jsonpath[]) FROM PUBLIC;
 COMMENT ON FUNCTION idem_canonical_fingerprint(jsonb, jsonpath[], jsonpath[]) IS
 'SHA-256 (32 bytes) of the canonical text of a document in UTF-8. Two documents have the same fingerprint exactly when they are equal as jsonb.
@@ -319,8 +315,8 @@ doc, include, exclude and errors: as for idem_canonical_json.';
 CREATE FUNCTION idem_parse_key(
     header text
 ) RETURNS text
-AS 'MODULE_PATHNAME' LANGUAGE C
-IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
+AS 'MODULE_PATHNAME', 'idem_parse_key'
+LANGUAGE C IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
 REVOKE ALL ON FUNCTION idem_parse_key(text) FROM PUBLIC;
 COMMENT ON FUNCTION idem_parse_key(text) IS
 'The key in the value of an Idempotency-Key header, 1 to 255 bytes: a quoted string (RFC 8941; parameters after it are ignored) or a bare key; "k" and k are one key.
@@ -332,8 +328,8 @@ CREATE FUNCTION idem_provider_key(
     key    text,
     step   text DEFAULT ''
 ) RETURNS uuid
-AS 'MODULE_PATHNAME' LANGUAGE C
-IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
+AS 'MODULE_PATHNAME', 'idem_provider_key'
+LANGUAGE C IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE;
 REVOKE ALL ON FUNCTION idem_provider_key(text, text, text) FROM PUBLIC;
 COMMENT ON FUNCTION idem_provider_key(text, text, text) IS
 'The idempotency key to send to the next system down the line: a version 8 UUID, the same for the same arguments on every attempt, server and version. It is made of SHA-256 over client, key and step, each as a big-endian uint32 length and its UTF-8 bytes.
