@@ -14,6 +14,7 @@
 #include "common/int.h"
 #include "funcapi.h"
 #include "keys.h"
+#include "pin.h"
 #include "settings.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -30,25 +31,6 @@ IdemSchema(FunctionCallInfo fcinfo)
 	return get_func_namespace(fcinfo->flinfo->fn_oid);
 }
 
-/*
- * A role that is pinned to a client reaches no other one.  What it would have
- * found there is not looked at.
- */
-static void
-CheckPin(text *client)
-{
-	if (idem_client == NULL || idem_client[0] == '\0')
-		return;
-	if (strlen(idem_client) == VARSIZE_ANY_EXHDR(client) &&
-		memcmp(idem_client, VARDATA_ANY(client), VARSIZE_ANY_EXHDR(client)) == 0)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("permission denied for client \"%s\"", text_to_cstring(client)),
-			 errdetail("The setting idem.client pins this session to one client."),
-			 errhint("Pass the client that the role was given with ALTER ROLE ... SET idem.client.")));
-}
-
 /* Arguments 0 and 1 of nearly every function: client and key */
 void
 IdemKeyArgs(FunctionCallInfo fcinfo, IdemKeyRef *ref)
@@ -57,7 +39,7 @@ IdemKeyArgs(FunctionCallInfo fcinfo, IdemKeyRef *ref)
 	ref->client = PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0);
 	ref->key = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
 	IdemCheckClient(ref->client);
-	CheckPin(ref->client);
+	IdemCheckPin(ref->client);
 	IdemCheckKey(ref->key);
 }
 

@@ -8,7 +8,7 @@
 #include "postgres.h"
 
 #include "args.h"
-#include "settings.h"
+#include "pin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -87,7 +87,9 @@ idem_lookup(PG_FUNCTION_ARGS)
 Datum
 idem_pinned_client(PG_FUNCTION_ARGS)
 {
-	if (idem_client == NULL || idem_client[0] == '\0')
+	const char *pinned = IdemPinnedClient();
+
+	if (pinned == NULL)
 		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(cstring_to_text(idem_client));
+	PG_RETURN_TEXT_P(cstring_to_text(pinned));
 }

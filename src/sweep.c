@@ -324,9 +324,9 @@ idem_sweep(PG_FUNCTION_ARGS)
 	Datum		values[2];
 	bool		isnull[2] = {false, false};
 	IdemSweep	sweep;
-	int64		max_keys = PG_ARGISNULL(0) ?
-		(int64) 10 * idem_sweep_batch : PG_GETARG_INT32(0);
+	int64		max_keys;
 
+	max_keys = PG_ARGISNULL(0) ? (int64) 10 * idem_sweep_batch : PG_GETARG_INT32(0);
 	if (max_keys < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -1,0 +1,136 @@
+/*-------------------------------------------------------------------------
+ *
+ * pin.c
+ *	  What a session may not choose for itself: its client, and the other
+ *	  settings that take a superuser.
+ *
+ * With shared_preload_libraries the server refuses them from anybody else.
+ * Where the library is loaded by the first call, the server has known them as
+ * placeholders until then, which anybody may set: one given in the connection
+ * string even outranks ALTER ROLE ... SET, since nothing was known yet that
+ * would forbid it.  When the setting is then defined, the server drops the
+ * value that the session had no right to set, and with it there is no trace
+ * left of the one that it replaced.  So that one is read again, from where the
+ * server reads it at login.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_db_role_setting.h"
+#include "catalog/pg_type.h"
+#include "counters.h"
+#include "miscadmin.h"
+#include "pin.h"
+#include "settings.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+
+/* Set again what this array of "name=value" says about idem.* */
+static void
+RestoreFromArray(ArrayType *array, GucSource source)
+{
+	Datum	   *entries;
+	int			nentries;
+	int			i;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT,
+					  &entries, NULL, &nentries);
+	for (i = 0; i < nentries; i++)
+	{
+		char	   *entry = TextDatumGetCString(entries[i]);
+		char	   *value = strchr(entry, '=');
+
+		if (value == NULL || strncmp(entry, "idem.", strlen("idem.")) != 0)
+			continue;
+		*value++ = '\0';
+		(void) set_config_option(entry, value, PGC_SUSET, source,
+								 GUC_ACTION_SET, true, WARNING, false);
+	}
+}
+
+/* The settings that were stored for this database and role, if any */
+static void
+RestoreFrom(Relation rel, Oid database, Oid role, GucSource source)
+{
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_pg_db_role_setting_setdatabase,
+				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(database));
+	ScanKeyInit(&keys[1], Anum_pg_db_role_setting_setrole,
+				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(role));
+	scan = systable_beginscan(rel, DbRoleSettingDatidRolidIndexId, true, NULL,
+							  2, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		Datum		array = heap_getattr(tuple, Anum_pg_db_role_setting_setconfig,
+										 RelationGetDescr(rel), &isnull);
+
+		if (!isnull)
+			RestoreFromArray(DatumGetArrayTypeP(array), source);
+	}
+	systable_endscan(scan);
+}
+
+/*
+ * Once in a session that loaded the library late.  What the session could
+ * rightfully set since then has a higher rank and stays.  The order is that of
+ * process_settings in postinit.c: what comes later gives way.
+ */
+void
+IdemRestoreSettings(void)
+{
+	static bool done = false;
+	Oid			login = GetAuthenticatedUserId();
+	Relation	rel;
+
+	if (done || idem_shared != NULL || !IsUnderPostmaster)
+		return;
+	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
+	RestoreFrom(rel, MyDatabaseId, login, PGC_S_DATABASE_USER);
+	RestoreFrom(rel, InvalidOid, login, PGC_S_USER);
+	RestoreFrom(rel, MyDatabaseId, InvalidOid, PGC_S_DATABASE);
+	RestoreFrom(rel, InvalidOid, InvalidOid, PGC_S_GLOBAL);
+	table_close(rel, AccessShareLock);
+	done = true;
+}
+
+/* The client that the session is pinned to, or NULL */
+const char *
+IdemPinnedClient(void)
+{
+	IdemRestoreSettings();
+	if (idem_client == NULL || idem_client[0] == '\0')
+		return NULL;
+	return idem_client;
+}
+
+/*
+ * A role that is pinned to a client reaches no other one.  What it would have
+ * found there is not looked at.
+ */
+void
+IdemCheckPin(text *client)
+{
+	const char *pinned = IdemPinnedClient();
+
+	if (pinned == NULL ||
+		(strlen(pinned) == VARSIZE_ANY_EXHDR(client) &&
+		 memcmp(pinned, VARDATA_ANY(client), VARSIZE_ANY_EXHDR(client)) == 0))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for client \"%s\"", text_to_cstring(client)),
+			 errdetail("The setting idem.client pins this session to one client."),
+			 errhint("Pass the client that the role was given with ALTER ROLE ... SET idem.client.")));
+}
