@@ -39,6 +39,30 @@ typedef struct Cursor
 } Cursor;
 
 /*
+ * The begin of a value, for an error message.
+ *
+ * A message must reach the client whatever is in the value, so control
+ * characters are not shown; nor is anything but ASCII in a SQL_ASCII database,
+ * where a character may have been cut in two.
+ */
+static char *
+excerpt(text *value)
+{
+	int			length = VARSIZE_ANY_EXHDR(value);
+	int			shown = pg_mbcliplen(VARDATA_ANY(value), length, VALUE_IN_MESSAGE);
+	bool		ascii = GetDatabaseEncoding() == PG_SQL_ASCII;
+	char	   *result = psprintf("%.*s%s", shown, VARDATA_ANY(value),
+								  shown < length ? "..." : "");
+
+	for (char *c = result; *c != '\0'; c++)
+	{
+		if (IS_HIGHBIT_SET(*c) ? ascii : (*c < 0x20 || *c == 0x7F))
+			*c = '?';
+	}
+	return result;
+}
+
+/*
  * Checks an argument that must be there, not be empty and not be too long.
  */
 static void
@@ -61,9 +85,7 @@ check_name(text *value, const char *what, int maxbytes)
 	if (length > maxbytes)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long: \"%.*s...\"", what,
-						pg_mbcliplen(VARDATA_ANY(value), length, VALUE_IN_MESSAGE),
-						VARDATA_ANY(value)),
+				 errmsg("%s is too long: \"%s\"", what, excerpt(value)),
 				 errdetail("It has %d bytes; at most %d are accepted.", length, maxbytes),
 				 errhint("Pass a shorter text, or a hash of it.")));
 }
@@ -93,13 +115,9 @@ IdemCheckKey(text *key)
 static void
 invalid_header(text *header, const char *reason)
 {
-	int			length = VARSIZE_ANY_EXHDR(header);
-	int			shown = pg_mbcliplen(VARDATA_ANY(header), length, VALUE_IN_MESSAGE);
-
 	ereport(ERROR,
 			(errcode(ERRCODE_IDEM_INVALID_KEY),
-			 errmsg("invalid Idempotency-Key header: %.*s%s", shown,
-					VARDATA_ANY(header), shown < length ? "..." : ""),
+			 errmsg("invalid Idempotency-Key header: %s", excerpt(header)),
 			 errdetail("%s", reason),
 			 errhint("Answer the request with status 400. The header is one key of 1 to %d visible ASCII characters, as a quoted string or bare.",
 					 MAX_HEADER_KEY)));

@@ -83,6 +83,9 @@ struct IdemSelection
 
 /*
  * Complains about a path that is valid but not one of the restricted forms.
+ *
+ * The server takes a SQL_ASCII database's bytes for characters, so there a
+ * character must not be cut by cutting the path.
  */
 static void
 unsupported_path(JsonPath *path, const char *why)
@@ -91,6 +94,10 @@ unsupported_path(JsonPath *path, const char *why)
 														   PointerGetDatum(path)));
 	int			length = strlen(text);
 	int			shown = pg_mbcliplen(text, length, PATH_IN_MESSAGE);
+
+	while (GetDatabaseEncoding() == PG_SQL_ASCII && shown < length &&
+		   shown > 0 && IS_HIGHBIT_SET(text[shown]))
+		shown--;
 
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
