@@ -34,7 +34,8 @@ endif
 # Tests. A file in sql/, specs/ or t/ is a test by being there; `setup` creates
 # the extension and comes first. Each kind starts a server of its own.
 # The directories are not called tmp_check: the TAP step deletes that one.
-REGRESS = setup $(filter-out setup,$(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql))))
+REGRESS_FOUND = $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
+REGRESS = $(filter setup,$(REGRESS_FOUND)) $(filter-out setup,$(REGRESS_FOUND))
 REGRESS_OPTS = --temp-instance=tmp_regress --temp-config=test/regress.conf
 ISOLATION = $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
 ISOLATION_OPTS = --temp-instance=tmp_isolation --temp-config=test/regress.conf

@@ -1,6 +1,6 @@
-"""The demonstration: real requests, a real kill, and what the databases count afterwards.
+"""The demonstration: real requests, a real kill -9, and what the databases count afterwards.
 
-Every row of the table is checked; the exit status says whether all were as expected.
+Every line of the table is checked; the exit status says whether all were as expected.
 """
 
 import http.client
@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-DIE = {"Demo-Die": "yes"}
 HERE = os.path.dirname(os.path.abspath(__file__))
 LOG = os.path.join(os.environ["TMPDIR"], "services.log")
 
@@ -24,23 +23,26 @@ processes = []
 wrong = 0
 
 
-# -- The services ---------------------------------------------------------------------
+# -- The services -------------------------------------------------------------
 
 
 def start(program, *arguments):
-    """Starts one of the two services and waits until it says where it listens."""
+    """Starts one of the programs beside this one, and waits until it says where it listens."""
     with open(LOG, "a") as log:
         process = subprocess.Popen(
-            [sys.executable, os.path.join(HERE, program), *arguments], stdout=subprocess.PIPE, stderr=log, text=True
+            [sys.executable, os.path.join(HERE, program), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
         )
     processes.append(process)
     url = process.stdout.readline().strip()
     if not url:
-        sys.exit(f"{program} did not start; see {LOG}")
+        sys.exit(f"{program} did not start")
     return process, url
 
 
-# -- The clients ----------------------------------------------------------------------
+# -- The clients --------------------------------------------------------------
 
 
 class Answer(NamedTuple):
@@ -49,9 +51,7 @@ class Answer(NamedTuple):
     body: bytes
 
     def __str__(self):
-        if self.status is None:
-            return "no answer"
-        text = str(self.status)
+        text = str(self.status or "no answer")
         if "Idempotent-Replayed" in self.headers:
             text += " replayed"
         if int(self.headers.get("Retry-After", 0)) >= 1:
@@ -59,12 +59,12 @@ class Answer(NamedTuple):
         return text
 
 
-def post(url, client, key, body, headers={}, ready=lambda: None):
+def post(url, client, key, body, headers={}, connected=lambda: None):
     address = urlsplit(url)
+    headers = {"Authorization": f"Bearer {client}", "Idempotency-Key": key, **headers}
     connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
     connection.connect()
-    ready()
-    headers = {"Authorization": f"Bearer {client}", "Idempotency-Key": key, **headers}
+    connected()
     try:
         connection.request("POST", address.path, json.dumps(body), headers)
         response = connection.getresponse()
@@ -75,20 +75,16 @@ def post(url, client, key, body, headers={}, ready=lambda: None):
         connection.close()
 
 
-def same_bytes(answer, first):
-    return f"{answer}, {'same' if answer.body == first.body else 'other'} bytes"
-
-
 def post_twice(*request):
-    """Two clients that have connected, and send at the same moment."""
+    """Two clients, both connected before either sends. The lower status comes first."""
     barrier = threading.Barrier(2)
     with ThreadPoolExecutor(2) as pool:
-        sent = [pool.submit(post, *request, ready=barrier.wait) for _ in range(2)]
-    return sorted((one.result() for one in sent), key=lambda answer: answer.status or 0)
+        sent = [pool.submit(post, *request, connected=barrier.wait) for _ in range(2)]
+    return sorted((future.result() for future in sent), key=lambda answer: answer.status or 0)
 
 
 def post_patiently(*request):
-    """A client that does what Retry-After says, until there is an answer."""
+    """A client that comes back when Retry-After says so."""
     for _ in range(20):
         answer = post(*request)
         if answer.status != 409:
@@ -97,18 +93,33 @@ def post_patiently(*request):
     return answer
 
 
-# -- The table ------------------------------------------------------------------------
+def post_to_dying(provider, path, *request):
+    """To an instance of the service that is killed (-9) at the worst moment."""
+    process, url = start("service.py", provider)
+    answer = post(url + path, *request, {"Demo-Die": "yes"})
+    process.wait(timeout=60)
+    return process.pid, answer
 
 
-def scene(title):
-    print(f"\n{title}\n\n   {'':44} {'expected':26} {'got':26}")
+# -- The table ----------------------------------------------------------------
+
+
+def scene(title, *lines):
+    print(f"\n{title}")
+    for line in lines:
+        print(f"   {line}")
+    print(f"\n   {'sent, or counted in the databases':42}{'expected':28}{'came back, or counted'}")
 
 
 def check(what, got, expected):
     global wrong
     ok = str(got) == str(expected)
     wrong += not ok
-    print(f"   {what:44} {expected!s:26} {got!s:26} {'ok' if ok else 'WRONG'}", flush=True)
+    print(f"   {what:42}{expected!s:28}{got!s:28}{'ok' if ok else 'WRONG'}", flush=True)
+
+
+def compare(again, first):
+    return f"{again}, {'same' if again.body == first.body else 'other'} bytes"
 
 
 def count(database, query, *parameters):
@@ -120,70 +131,90 @@ def charges(client, key):
     return count("provider", "SELECT count(*) FROM charge WHERE reference = %s", f"{client}/{key}")
 
 
-def wait_until(query, *parameters):
+def attempt(client, key):
+    return count("shop", "SELECT attempt FROM idem_lookup(%s, %s)", client, key)
+
+
+def key_and_purchases():
+    state = count("shop", "SELECT state FROM idem_lookup('alice', 'b-1')")
+    return f"{state}, {count('shop', 'SELECT count(*) FROM purchase')}"
+
+
+def wait_until_gone(pid):
+    """The server rolls back as soon as it finds the connection closed."""
     deadline = time.monotonic() + 30
-    while not count("shop", query, *parameters) and time.monotonic() < deadline:
+    session = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+    while count("shop", session, f"service-{pid}") > 0 and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
-# -- The story ------------------------------------------------------------------------
+# -- The story ----------------------------------------------------------------
 
 
 def naive(url):
-    scene("1. Without idem: SELECT the key, charge, INSERT the key")
+    scene(
+        "1. Without idem: SELECT the key, charge, INSERT the key",
+        "Both requests look before either has written: the customer pays twice.",
+    )
     first, second = post_twice(f"{url}/naive/payments", "alice", "n-1", {"amount": 10})
     check("pay 10, two requests at once", f"{first}, {second}", "201, 201")
-    check("   charged by the provider", charges("alice", "n-1"), 2)
+    check("    charges", charges("alice", "n-1"), 2)
 
 
-def races(url):
-    scene("2. With idem: the same two requests, then repeats")
+def simultaneous(url):
+    scene(
+        "2. With idem: the same two requests, and repeats",
+        "One does the work. Whoever comes meanwhile is told to wait, whoever comes later gets its answer.",
+    )
     pay = f"{url}/payments"
     first, second = post_twice(pay, "alice", "p-1", {"amount": 10})
     check("pay 10, two requests at once", f"{first}, {second}", "201, 409 with Retry-After")
     again = post(pay, "alice", "p-1", {"amount": 10})
-    check("again, later", same_bytes(again, first), "201 replayed, same bytes")
+    check("the same again", compare(again, first), "201 replayed, same bytes")
     check("the same key, another amount", post(pay, "alice", "p-1", {"amount": 11}), "422")
     check("the same key, another client", post(pay, "bob", "p-1", {"amount": 10}), "201")
     for client in "alice", "bob":
         payments = count("shop", "SELECT count(*) FROM payment WHERE client = %s", client)
-        check(f"   {client}: charges, payment rows", f"{charges(client, 'p-1')}, {payments}", "1, 1")
+        check(f"    {client}: charges, payments", f"{charges(client, 'p-1')}, {payments}", "1, 1")
 
 
-def death_between(provider, url, path, key, expected):
-    check_path, pay = f"{url}{path}", {"amount": 20}
-    _, victim = start("service.py", provider)
-    check("pay 20; killed (-9) after the charge", post(f"{victim}{path}", "alice", key, pay, DIE), "no answer")
-    check("   charged by the provider", charges("alice", key), 1)
-    check("again at once, to another instance", post(check_path, "alice", key, pay), "409 with Retry-After")
-    check("again, when Retry-After says", post_patiently(check_path, "alice", key, pay), "201")
-    check("   attempt", count("shop", "SELECT attempt FROM idem_lookup('alice', %s)", key), 2)
-    check("   charged by the provider", charges("alice", key), expected)
+def killed_between(url, provider, path, key, total):
+    order = "alice", key, {"amount": 20}
+    _, lost = post_to_dying(provider, path, *order)
+    check("pay 20; kill -9 after the charge", lost, "no answer")
+    check("    charges", charges("alice", key), 1)
+    check("again, to another instance", post(url + path, *order), "409 with Retry-After")
+    check("again, when Retry-After says so", post_patiently(url + path, *order), "201")
+    check("    attempt", attempt("alice", key), 2)
+    check("    charges", charges("alice", key), total)
 
 
-def deaths_between(provider, url):
-    scene("3. The service dies after the charge; the provider gets a key derived by idem_provider_key()")
-    death_between(provider, url, "/payments", "d-1", 1)
-    scene("   The same, but the provider gets a fresh key on every attempt")
-    death_between(provider, url, "/careless/payments", "d-2", 2)
+def killed_between_twice(url, provider):
+    scene(
+        "3. The service is killed after the charge, before it could keep the answer",
+        "Nobody can tell what happened until the lease is over; then a retry takes over.",
+        "The provider knows it by the key from idem_provider_key(): one charge.",
+    )
+    killed_between(url, provider, "/payments", "d-1", total=1)
+    scene("   The same, with a fresh provider key for every attempt: two charges.")
+    killed_between(url, provider, "/careless/payments", "d-2", total=2)
 
 
-def death_inside(provider, url):
-    scene("4. Everything in one transaction: the service dies just before COMMIT")
-    buy = {"item": "lamp"}
-    state = "SELECT state FROM idem_lookup('alice', 'b-1')"
-    rows = "SELECT count(*) FROM purchase"
-    process, victim = start("service.py", provider)
-    check("buy; killed (-9) before COMMIT", post(f"{victim}/purchases", "alice", "b-1", buy, DIE), "no answer")
-    # The server rolls back as soon as it sees the connection closed.
-    wait_until("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = %s", f"service-{process.pid}")
-    check("   key, purchase rows", f"{count('shop', state)}, {count('shop', rows)}", "absent, 0")
-    first = post(f"{url}/purchases", "alice", "b-1", buy)
-    check("again at once, to another instance", first, "201")
-    again = post(f"{url}/purchases", "alice", "b-1", buy)
-    check("again", same_bytes(again, first), "201 replayed, same bytes")
-    check("   attempt", count("shop", "SELECT attempt FROM idem_lookup('alice', 'b-1')"), 1)
-    check("   key, purchase rows", f"{count('shop', state)}, {count('shop', rows)}", "completed, 1")
+def killed_inside(url, provider):
+    scene(
+        "4. Everything in one transaction, and the service is killed just before COMMIT",
+        "Nothing is left, so there is nothing to wait for.",
+    )
+    order = "alice", "b-1", {"item": "lamp"}
+    pid, lost = post_to_dying(provider, "/purchases", *order)
+    check("buy; kill -9 before COMMIT", lost, "no answer")
+    wait_until_gone(pid)
+    check("    key, purchases", key_and_purchases(), "absent, 0")
+    first = post(f"{url}/purchases", *order)
+    check("again, to another instance", first, "201")
+    check("the same again", compare(post(f"{url}/purchases", *order), first), "201 replayed, same bytes")
+    check("    attempt", attempt("alice", "b-1"), 1)
+    check("    key, purchases", key_and_purchases(), "completed, 1")
 
 
 def main():
@@ -191,14 +222,15 @@ def main():
     _, url = start("service.py", provider)
 
     naive(url)
-    races(url)
-    deaths_between(provider, url)
-    death_inside(provider, url)
+    simultaneous(url)
+    killed_between_twice(url, provider)
+    killed_inside(url, provider)
 
-    print(f"\n{wrong} wrong" if wrong else "\nAll as expected.")
+    print(f"\n{wrong} WRONG" if wrong else "\nAll as expected.")
     if os.environ.get("KEEP"):
-        print("\nEverything is still running. Pay by hand, more than once:")
-        print(f"  curl -i {url}/payments -H 'Authorization: Bearer carol' -H 'Idempotency-Key: 1' -d '{{\"amount\": 5}}'")
+        print(f"""
+Everything is still running. Pay by hand, and again:
+  curl -i {url}/payments -H 'Authorization: Bearer carol' -H 'Idempotency-Key: 1' -d '{{"amount": 5}}'""")
     else:
         for process in processes:
             process.kill()

@@ -2,7 +2,7 @@
 
     POST /naive/payments      check, then act
     POST /payments            idem; the charge is made outside the database
-    POST /careless/payments   the same, but every attempt is a new order to the provider
+    POST /careless/payments   the same, but the provider cannot recognise a retry
     POST /purchases           idem; everything in one transaction
 """
 
@@ -35,52 +35,47 @@ class Answer(NamedTuple):
     body: bytes
 
 
-# -- Without idem ---------------------------------------------------------------------
+JSON = {"content-type": "application/json"}
+
+
+# -- Without idem -------------------------------------------------------------
 
 
 def naive_payment(db, request):
-    """Looks right, passes every test with one client, and charges twice: two requests
-    can both look before either has written, and the unique index speaks up when the
-    money has moved."""
+    """Looks right, and passes every test with one client. But two requests can
+    both look before either has written, and the unique index speaks up only when
+    the money has moved twice."""
     known = db.execute(
-        "SELECT body FROM naive_answer WHERE client = %s AND key = %s", (request.client, request.key)
+        "SELECT body FROM naive_answer WHERE client = %s AND key = %s",
+        (request.client, request.key),
     ).fetchone()
     if known:
-        return Answer(201, {"content-type": "application/json"}, known.body.encode())
+        return Answer(201, JSON, known.body.encode())
 
-    number = charge(request, provider_key=None)
+    body = json.dumps({"charge": charge(request, provider_key=None)})
 
-    body = json.dumps({"amount": request.body["amount"], "charge": number})
     db.execute(
         "INSERT INTO naive_answer VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
         (request.client, request.key, body),
     )
-    return Answer(201, {"content-type": "application/json"}, body.encode())
+    return Answer(201, JSON, body.encode())
 
 
-# -- With idem ------------------------------------------------------------------------
+# -- With idem ----------------------------------------------------------------
 
 
 def reserve(db, request):
-    """Asks whether this request is to be worked on. The lease is longer than the
-    slowest answer of the provider; here it is short, to be worth watching."""
+    """Asks whether this request is ours to work on. The lease should outlast the
+    slowest call of the provider; here it is short, so that one can watch it end."""
     return db.execute(
         """
-        SELECT key, outcome, token, attempt, status_code, headers, body
+        SELECT key, outcome, token, status_code, headers, body
           FROM idem_parse_key(%(header)s) AS key,
-               idem_reserve(client => %(client)s, key => key, request => %(request)s::jsonb, lease => '3 s')
+               idem_reserve(client => %(client)s, key => key,
+                            request => %(request)s::jsonb, lease => '5 s')
         """,
-        {"client": request.client, "header": request.key, "request": request.text},
+        {"header": request.key, "client": request.client, "request": request.text},
     ).fetchone()
-
-
-def complete(db, request, reserved, body):
-    """Keeps the answer, and gives it as every replay will: the bytes that were stored."""
-    stored = db.execute(
-        "SELECT idem_complete_json(client => %s, key => %s, token => %s, status_code => 201, body => %s::jsonb)",
-        (request.client, reserved.key, reserved.token, json.dumps(body)),
-    ).fetchone()[0]
-    return Answer(201, {"content-type": "application/json"}, stored)
 
 
 def answer_known(reserved):
@@ -91,39 +86,54 @@ def answer_known(reserved):
     return Answer(reserved.status_code, headers, reserved.body)
 
 
+def complete(db, request, reserved, body):
+    """Keeps the answer. What is sent is what was stored, so that the first answer
+    and its replays are the same bytes."""
+    stored = db.execute(
+        """
+        SELECT idem_complete_json(client => %s, key => %s, token => %s,
+                                  status_code => 201, body => %s::jsonb)
+        """,
+        (request.client, reserved.key, reserved.token, json.dumps(body)),
+    ).fetchone()[0]
+    return Answer(201, JSON, stored)
+
+
 def payment(db, request, derived_key=True):
-    """Across transactions: the provider is no part of ours. The reservation is committed
-    before it is called, so a death from here on leaves the key in progress: nobody can
-    tell whether the money moved, and the next attempt must wait for the lease."""
+    """Across transactions, because the provider takes no part in ours. The
+    reservation is committed before it is called. Whoever dies from here on leaves
+    the key in progress: nobody can tell whether the money moved, so the next
+    attempt has to wait until the lease is over."""
     reserved = reserve(db, request)
     if reserved.outcome != "new":
         return answer_known(reserved)
 
-    # The same on every attempt, so that the provider can tell a retry from a new order.
+    # The same on every attempt: by it the provider knows a retry from a new order.
     provider_key = db.execute(
-        "SELECT idem_provider_key(client => %s, key => %s)", (request.client, reserved.key)
+        "SELECT idem_provider_key(client => %s, key => %s)",
+        (request.client, reserved.key),
     ).fetchone()[0]
     number = charge(request, provider_key if derived_key else uuid.uuid4())
     if request.must_die:
         die()
 
-    # The business row and the answer, together or not at all.
+    # The business row and the answer: both, or neither.
     with db.transaction():
         db.execute(
             "INSERT INTO payment (client, amount, charge) VALUES (%s, %s, %s)",
             (request.client, request.body["amount"], number),
         )
-        return complete(db, request, reserved, {"amount": request.body["amount"], "charge": number})
+        return complete(db, request, reserved, {"charge": number})
 
 
 def careless_payment(db, request):
-    """What a provider makes of a retry that it cannot recognise."""
+    """Every attempt is a new order to the provider."""
     return payment(db, request, derived_key=False)
 
 
 def purchase(db, request):
-    """In one transaction: all there is to do is in this database. A death at any point
-    leaves nothing, the key included, and the next request starts anew at once."""
+    """In one transaction, because all there is to do is in this database. Whoever
+    dies leaves nothing, not even the key, and the next request is the first."""
     with db.transaction():
         reserved = reserve(db, request)
         if reserved.outcome != "new":
@@ -135,19 +145,18 @@ def purchase(db, request):
         answer = complete(db, request, reserved, {"purchase": row.id})
         if request.must_die:
             die()
-        return answer
+    return answer
 
 
-# -- What they need -------------------------------------------------------------------
+# -- What they stand on -------------------------------------------------------
 
 
 def charge(request, provider_key):
-    """Calls the payment provider, and gives its number for the charge."""
-    headers = {"Idempotency-Key": str(provider_key)} if provider_key else {}
+    """Calls the provider, and gives its number for the charge."""
     order = {"reference": f"{request.client}/{request.key}", "amount": request.body["amount"]}
-    with urllib.request.urlopen(
-        urllib.request.Request(PROVIDER, json.dumps(order).encode(), headers), timeout=30
-    ) as response:
+    headers = {"Idempotency-Key": str(provider_key)} if provider_key else {}
+    call = urllib.request.Request(PROVIDER, json.dumps(order).encode(), headers)
+    with urllib.request.urlopen(call, timeout=4) as response:
         return json.load(response)["charge"]
 
 
@@ -156,12 +165,18 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def problem(status, title, **headers):
+    body = json.dumps({"title": title, "status": status}).encode()
+    return Answer(status, {"content-type": "application/problem+json", **headers}, body)
+
+
 class Handler(BaseHTTPRequestHandler):
+    # What does the work, and the field it cannot do without.
     routes = {
-        "/naive/payments": naive_payment,
-        "/payments": payment,
-        "/careless/payments": careless_payment,
-        "/purchases": purchase,
+        "/naive/payments": (naive_payment, "amount"),
+        "/payments": (payment, "amount"),
+        "/careless/payments": (careless_payment, "amount"),
+        "/purchases": (purchase, "item"),
     }
 
     def do_POST(self):
@@ -174,44 +189,43 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def answer(self):
-        # What is refused before the work starts takes no key.
-        handler = self.routes.get(self.path)
-        if handler is None:
+        """What is refused here has not begun, and takes no key."""
+        if self.path not in self.routes:
             return problem(404, "No such resource")
-        text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        work, field = self.routes[self.path]
         try:
+            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
             body = json.loads(text)
-        except ValueError:
-            return problem(400, "The body is not JSON")
+            body[field]
+        except (ValueError, TypeError, LookupError):
+            return problem(400, f"The body must be a JSON object with {field}")
+        client = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not client:
+            return problem(401, "Who are you?")
 
-        request = Request(
-            client=self.headers.get("Authorization", "").removeprefix("Bearer "),
-            key=self.headers.get("Idempotency-Key"),
-            text=text,
-            body=body,
-            must_die="Demo-Die" in self.headers,
-        )
+        key = self.headers.get("Idempotency-Key")
+        return self.work(work, Request(client, key, text, body, "Demo-Die" in self.headers))
+
+    def work(self, work, request):
         try:
             with psycopg.connect(
                 f"dbname=shop user=shop application_name=service-{os.getpid()}",
                 autocommit=True,
                 row_factory=namedtuple_row,
             ) as db:
-                return handler(db, request)
+                return work(db, request)
         except psycopg.Error as error:
             if error.sqlstate == "ID400":
                 return problem(400, "Idempotency-Key is missing or malformed")
-            if error.sqlstate == "ID001":  # too late: another attempt has taken over
-                return problem(409, "Another attempt answers this request", {"retry-after": "1"})
+            if error.sqlstate == "ID001":  # we were too slow: another attempt has taken over
+                return problem(409, "Another attempt will answer", **{"retry-after": "1"})
             raise
+        except OSError:
+            # Not released: perhaps the money moved. The lease lets a retry find out.
+            return problem(502, "The payment provider did not answer", **{"retry-after": "5"})
 
     def log_message(self, *_):
         pass
-
-
-def problem(status, title, headers={}):
-    body = json.dumps({"title": title, "status": status}).encode()
-    return Answer(status, {"content-type": "application/problem+json", **headers}, body)
 
 
 if __name__ == "__main__":
