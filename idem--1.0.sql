@@ -121,6 +121,25 @@ CREATE TYPE idem_reservation AS (
 );
 COMMENT ON TYPE idem_reservation IS 'result of idem_reserve';
 
+CREATE TYPE idem_call_result AS (
+    outcome     idem_outcome,
+    status_code integer,
+    headers     jsonb,
+    body        bytea
+);
+COMMENT ON TYPE idem_call_result IS 'result of idem_call';
+
+CREATE TYPE idem_claim AS (
+    client         text,
+    key            text,
+    token          uuid,
+    attempt        integer,
+    request        jsonb,
+    recovery_point text,
+    recovery_data  jsonb
+);
+COMMENT ON TYPE idem_claim IS 'a stale key that idem_claim_stale has taken over';
+
 CREATE TYPE idem_key_state AS (
     state          text,
     attempt        integer,
@@ -217,6 +236,87 @@ COMMENT ON FUNCTION idem_release(text, text, uuid) IS
 'Give up a key that the caller owns, without an answer: it is absent again, and a retry is new.
 Errors: ID001 (another token holds the key), ID002 (not reserved, or expired), ID003 (completed), 22004, 22023, 42501, 25006, 40001.';
 
+CREATE FUNCTION idem_renew(
+    client text,
+    key    text,
+    token  uuid,
+    lease  interval DEFAULT NULL
+) RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'idem_renew'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_renew(text, text, uuid, interval) FROM PUBLIC;
+COMMENT ON FUNCTION idem_renew(text, text, uuid, interval) IS
+'The heartbeat of work that takes longer than its lease: the lease of a key that the caller owns runs anew from now.
+lease: NULL: idem.lease. Returns the new end of the lease, never later than the key''s retention.
+Errors: ID001 (another token holds the key: stop), ID002 (not reserved, or expired), ID003 (completed), 22004, 22023, 42501, 25006, 40001.';
+
+CREATE FUNCTION idem_checkpoint(
+    client         text,
+    key            text,
+    token          uuid,
+    recovery_point text,
+    data           jsonb DEFAULT NULL
+) RETURNS void
+AS 'MODULE_PATHNAME', 'idem_checkpoint'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_checkpoint(text, text, uuid, text, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION idem_checkpoint(text, text, uuid, text, jsonb) IS
+'Note how far the work on a key has come, in the transaction of the step that is noted. The next attempt gets it from idem_reserve or idem_claim_stale.
+recovery_point: name of the step done. data: what the steps after it need; replaces what was noted before.
+Errors: ID001, ID002, ID003 as for idem_renew, 22004, 22023, 54000 (larger than idem.max_response_size), 42501, 25006, 40001.';
+
+CREATE FUNCTION idem_claim_stale(
+    max_keys integer  DEFAULT 100,
+    lease    interval DEFAULT NULL,
+    client   text     DEFAULT NULL
+) RETURNS SETOF idem_claim
+AS 'MODULE_PATHNAME', 'idem_claim_stale'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_claim_stale(integer, interval, text) FROM PUBLIC;
+COMMENT ON FUNCTION idem_claim_stale(integer, interval, text) IS
+'Take over keys whose lease is over, the oldest first, to bring their work to an end. Each goes to one caller; what another session is at is passed over.
+max_keys: most keys. lease: of the new attempt, NULL: idem.lease. client: whose keys, NULL: everybody''s (the pinned client''s, where idem.client is set). request is NULL where none was kept. LISTEN idem_stale tells when there are new ones.
+Errors: 22004, 22023, 42501, 25006, 40001.';
+
+/*
+ * The whole cycle, and the inbox
+ */
+
+CREATE FUNCTION idem_call(
+    client      text,
+    key         text,
+    fn          regprocedure,
+    request     jsonb,
+    fp          bytea    DEFAULT NULL,
+    status_code integer  DEFAULT 200,
+    retention   interval DEFAULT NULL,
+    wait        interval DEFAULT NULL
+) RETURNS idem_call_result
+AS 'MODULE_PATHNAME', 'idem_call'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_call(text, text, regprocedure, jsonb, bytea, integer, interval, interval) FROM PUBLIC;
+COMMENT ON FUNCTION idem_call(text, text, regprocedure, jsonb, bytea, integer, interval, interval) IS
+'Reserve, work and complete in one statement: when the key is new, body := fn(request) is called as the caller and stored.
+fn: a function from jsonb to jsonb that the caller may execute. request: its argument. fp: hash of the request, NULL: the canonical fingerprint of request. status_code: of the answer. retention, wait: as for idem_reserve.
+An error in fn propagates and leaves the key free. Errors: as for idem_reserve and idem_complete_json, 42501 (fn not executable), 42883 (no such function).';
+
+CREATE FUNCTION idem_once(client text, key text, retention interval DEFAULT NULL) RETURNS boolean
+AS 'MODULE_PATHNAME', 'idem_once'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_once(text, text, interval) FROM PUBLIC;
+COMMENT ON FUNCTION idem_once(text, text, interval) IS
+'Mark a message as handled: true the first time, false from then on. Call it in the transaction of its effect. Waits for a rival that has not ended (lock_timeout applies), and says false of a committed mark only.
+retention: how long the mark is kept, NULL: idem.retention.
+Errors: 55000 (the key is reserved, not a mark), 22004, 22023, 42501, 25006, 40001, 55P03, 40P01.';
+
+CREATE FUNCTION idem_once_batch(client text, keys text[], retention interval DEFAULT NULL) RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'idem_once_batch'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_once_batch(text, text[], interval) FROM PUBLIC;
+COMMENT ON FUNCTION idem_once_batch(text, text[], interval) IS
+'Mark many messages as handled. Returns the keys not seen before, each once, in the order of their first occurrence; they are marked in sorted order, so that two batches cannot deadlock.
+keys: 1 to 1,000 bytes each. retention and errors: as for idem_once; 22004 for a NULL element.';
+
 /*
  * Looking
  */
@@ -279,6 +379,18 @@ COMMENT ON FUNCTION idem_sweep(integer) IS
 'Do what the background worker does, by hand and in this transaction: remove expired keys and find stale leases.
 max_keys: most keys removed, NULL: ten times idem.sweep_batch. Call again until it returns (0, 0).
 expired: keys removed; stale: leases found to have become stale, which NOTIFY idem_stale tells. Errors: 22023, 25006.';
+
+/*
+ * Administration
+ */
+
+CREATE FUNCTION idem_forget(client text, key text DEFAULT NULL) RETURNS bigint
+AS 'MODULE_PATHNAME', 'idem_forget'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION idem_forget(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION idem_forget(text, text) IS
+'For administrators: remove a key, or with key NULL all of the client''s, whatever the state and whoever owns it. Returns how many there were. A retry is new afterwards. Waits for unfinished changes, as a DELETE does.
+Errors: 22004, 22023, 42501, 25006.';
 
 /*
  * Fingerprints, header values and derived keys

@@ -31,15 +31,23 @@ IdemSchema(FunctionCallInfo fcinfo)
 	return get_func_namespace(fcinfo->flinfo->fn_oid);
 }
 
-/* Arguments 0 and 1 of nearly every function: client and key */
+/* Argument 0 of nearly every function: the client, of no key in particular */
 void
-IdemKeyArgs(FunctionCallInfo fcinfo, IdemKeyRef *ref)
+IdemClientArg(FunctionCallInfo fcinfo, IdemKeyRef *ref)
 {
 	ref->nsp = IdemSchema(fcinfo);
 	ref->client = PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0);
-	ref->key = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
+	ref->key = NULL;
 	IdemCheckClient(ref->client);
 	IdemCheckPin(ref->client);
+}
+
+/* Arguments 0 and 1: client and key */
+void
+IdemKeyArgs(FunctionCallInfo fcinfo, IdemKeyRef *ref)
+{
+	IdemClientArg(fcinfo, ref);
+	ref->key = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
 	IdemCheckKey(ref->key);
 }
 

@@ -18,6 +18,7 @@
 #define IDEM_MAX_SPAN	(INT64CONST(1000) * 365 * USECS_PER_DAY)
 
 extern Oid	IdemSchema(FunctionCallInfo fcinfo);
+extern void IdemClientArg(FunctionCallInfo fcinfo, IdemKeyRef *ref);
 extern void IdemKeyArgs(FunctionCallInfo fcinfo, IdemKeyRef *ref);
 extern const pg_uuid_t *IdemTokenArg(FunctionCallInfo fcinfo, int n);
 extern int64 IdemRetentionArg(FunctionCallInfo fcinfo, int n);

@@ -57,4 +57,13 @@ typedef bool TU_UpdateIndexes;
 #define DATCONNLIMIT_INVALID_DB				(-2)
 #endif
 
+/* 16 has one privilege check for every kind of object */
+#if PG_VERSION_NUM < 160000
+#define IdemMayExecute(fn, role) \
+	(pg_proc_aclcheck(fn, role, ACL_EXECUTE) == ACLCHECK_OK)
+#else
+#define IdemMayExecute(fn, role) \
+	(object_aclcheck(ProcedureRelationId, fn, role, ACL_EXECUTE) == ACLCHECK_OK)
+#endif
+
 #endif							/* IDEM_COMPAT_H */

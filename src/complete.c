@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "args.h"
+#include "complete.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
@@ -23,17 +24,18 @@ enum
 	ARG_CLIENT, ARG_KEY, ARG_TOKEN, ARG_STATUS_CODE, ARG_BODY, ARG_HEADERS
 };
 
-static int
-StatusArg(FunctionCallInfo fcinfo)
+/* The status code of an answer */
+int
+IdemStatusArg(FunctionCallInfo fcinfo, int n)
 {
 	int			status;
 
-	if (PG_ARGISNULL(ARG_STATUS_CODE))
+	if (PG_ARGISNULL(n))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("status_code is null"),
 				 errhint("Pass the HTTP status code of the answer.")));
-	status = PG_GETARG_INT32(ARG_STATUS_CODE);
+	status = PG_GETARG_INT32(n);
 	if (status < IDEM_MIN_STATUS || status > IDEM_MAX_STATUS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -70,38 +72,70 @@ Utf8Bytes(const char *string, int length)
 											  length : strlen(utf8));
 }
 
-/* The part that all three share; body NULL: an answer without one */
+/*
+ * An answer with a JSON body: the jsonb's own text, in UTF-8; NULL is no body.
+ * Without headers of its own it says that it is JSON.
+ */
+void
+IdemJsonAnswer(IdemAnswer *answer, Jsonb *body, Jsonb *headers)
+{
+	answer->body = NULL;
+	if (body != NULL)
+	{
+		char	   *json = JsonbToCString(NULL, &body->root, VARSIZE(body));
+
+		answer->body = Utf8Bytes(json, strlen(json));
+	}
+	if (headers == NULL)
+		headers = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
+													 CStringGetDatum("{\"content-type\": \"application/json\"}")));
+	answer->headers = headers;
+}
+
+/* Keep an answer that is not too large, under the token that owns the key */
+void
+IdemKeepAnswer(const IdemKeyRef *ref, const pg_uuid_t *token,
+			   const IdemAnswer *answer)
+{
+	int64		bytes = 0;
+
+	if (answer->body != NULL)
+		bytes += VARSIZE_ANY_EXHDR(answer->body);
+	if (answer->headers != NULL)
+		bytes += VARSIZE_ANY_EXHDR(answer->headers);
+	IdemCheckSize(bytes, "answer");
+	IdemStoreComplete(ref, token, answer);
+}
+
+/*
+ * The part that all three share: the answer has its body and its headers, and
+ * gets its status.
+ */
 static void
-Complete(FunctionCallInfo fcinfo, bytea *body, Jsonb *headers)
+Complete(FunctionCallInfo fcinfo, IdemAnswer *answer)
 {
 	IdemKeyRef	ref;
-	IdemAnswer	answer;
 	const pg_uuid_t *token;
 
 	IdemKeyArgs(fcinfo, &ref);
 	token = IdemTokenArg(fcinfo, ARG_TOKEN);
-	answer.status_code = StatusArg(fcinfo);
-	answer.headers = headers;
-	answer.body = body;
-	IdemCheckSize((int64) (body == NULL ? 0 : VARSIZE_ANY_EXHDR(body)) +
-				  (headers == NULL ? 0 : VARSIZE_ANY_EXHDR(headers)),
-				  "answer");
-	IdemStoreComplete(&ref, token, &answer);
+	answer->status_code = IdemStatusArg(fcinfo, ARG_STATUS_CODE);
+	IdemKeepAnswer(&ref, token, answer);
 }
 
 /* idem_complete(client, key, token, status_code, body text, headers) */
 Datum
 idem_complete(PG_FUNCTION_ARGS)
 {
-	bytea	   *body = NULL;
+	IdemAnswer	answer = {.headers = HeadersArg(fcinfo)};
 
 	if (!PG_ARGISNULL(ARG_BODY))
 	{
-		text	   *arg = PG_GETARG_TEXT_PP(ARG_BODY);
+		text	   *body = PG_GETARG_TEXT_PP(ARG_BODY);
 
-		body = Utf8Bytes(VARDATA_ANY(arg), VARSIZE_ANY_EXHDR(arg));
+		answer.body = Utf8Bytes(VARDATA_ANY(body), VARSIZE_ANY_EXHDR(body));
 	}
-	Complete(fcinfo, body, HeadersArg(fcinfo));
+	Complete(fcinfo, &answer);
 	PG_RETURN_VOID();
 }
 
@@ -109,9 +143,11 @@ idem_complete(PG_FUNCTION_ARGS)
 Datum
 idem_complete_bytes(PG_FUNCTION_ARGS)
 {
-	Complete(fcinfo,
-			 PG_ARGISNULL(ARG_BODY) ? NULL : PG_GETARG_BYTEA_PP(ARG_BODY),
-			 HeadersArg(fcinfo));
+	IdemAnswer	answer = {.headers = HeadersArg(fcinfo)};
+
+	if (!PG_ARGISNULL(ARG_BODY))
+		answer.body = PG_GETARG_BYTEA_PP(ARG_BODY);
+	Complete(fcinfo, &answer);
 	PG_RETURN_VOID();
 }
 
@@ -123,21 +159,13 @@ idem_complete_bytes(PG_FUNCTION_ARGS)
 Datum
 idem_complete_json(PG_FUNCTION_ARGS)
 {
-	Jsonb	   *headers = HeadersArg(fcinfo);
-	bytea	   *body = NULL;
+	IdemAnswer	answer;
 
-	if (!PG_ARGISNULL(ARG_BODY))
-	{
-		Jsonb	   *arg = PG_GETARG_JSONB_P(ARG_BODY);
-		char	   *json = JsonbToCString(NULL, &arg->root, VARSIZE(arg));
-
-		body = Utf8Bytes(json, strlen(json));
-	}
-	if (headers == NULL)
-		headers = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
-													 CStringGetDatum("{\"content-type\": \"application/json\"}")));
-	Complete(fcinfo, body, headers);
-	if (body == NULL)
+	IdemJsonAnswer(&answer,
+				   PG_ARGISNULL(ARG_BODY) ? NULL : PG_GETARG_JSONB_P(ARG_BODY),
+				   HeadersArg(fcinfo));
+	Complete(fcinfo, &answer);
+	if (answer.body == NULL)
 		PG_RETURN_NULL();
-	PG_RETURN_BYTEA_P(body);
+	PG_RETURN_BYTEA_P(answer.body);
 }

@@ -31,6 +31,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_collation_d.h"
 #include "commands/async.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -85,10 +86,19 @@ typedef struct Pass
 {
 	Oid			nsp;
 	Relation	rel;			/* the table that is read */
-	Relation	carry;			/* where to put what is kept; NULL: leave it */
 	Snapshot	snapshot;
 	TimestampTz now;
+	MemoryContext context;		/* of what outlives one reminder */
+	void		(*consider) (struct Pass *pass, TupleTableSlot *slot);
+
+	/* of the sweeper's pass */
+	Relation	carry;			/* where to put what is kept; NULL: leave it */
 	int64		found;			/* leases that have become stale */
+	HTAB	   *met;			/* tokens of stale leases met so far */
+
+	/* of the search for stale leases */
+	text	   *client;			/* whose; NULL: anybody's */
+	List	   *due;			/* IdemDue */
 } Pass;
 
 /* ----------
@@ -315,6 +325,27 @@ ReadReminded(Pass *pass, TupleTableSlot *slot, IdemRow *row)
 }
 
 /*
+ * Has this pass met the stale lease already?  A lease that was cut short has
+ * two reminders.
+ */
+static bool
+MetBefore(Pass *pass, const pg_uuid_t *token)
+{
+	bool		found;
+
+	if (pass->met == NULL)
+	{
+		HASHCTL		control = {.keysize = UUID_LEN,.entrysize = UUID_LEN,
+		.hcxt = pass->context};
+
+		pass->met = hash_create("idem stale leases", 64, &control,
+								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	(void) hash_search(pass->met, token, HASH_ENTER, &found);
+	return found;
+}
+
+/*
  * One reminder: drop it, leave it or carry it over.  A lease that is stale
  * for the first time is counted, and its reminder written anew to say so.
  */
@@ -322,18 +353,22 @@ static void
 Consider(Pass *pass, TupleTableSlot *slot)
 {
 	bool		announced = DatumGetBool(slot->tts_values[REMINDER_ANNOUNCED]);
+	bool		needed;
+	bool		stale;
 	bool		news;
 	IdemRow		row;
 
 	if (pass->carry == NULL &&
 		DatumGetTimestampTz(slot->tts_values[REMINDER_LEASE_UNTIL]) > pass->now)
 		return;
-	if (!ReadReminded(pass, slot, &row))
+	needed = ReadReminded(pass, slot, &row);
+	stale = needed && IdemRowLeaseUntil(&row) <= pass->now;
+	if (!needed || (stale && MetBefore(pass, IdemRowToken(&row))))
 	{
 		(void) Drop(pass, slot);
 		return;
 	}
-	news = !announced && IdemRowLeaseUntil(&row) <= pass->now;
+	news = stale && !announced;
 	if ((pass->carry != NULL || news) && Drop(pass, slot))
 	{
 		AppendReminder(pass->carry != NULL ? pass->carry : pass->rel,
@@ -365,7 +400,7 @@ ReadTable(Pass *pass)
 
 		CHECK_FOR_INTERRUPTS();
 		slot_getallattrs(slot);
-		Consider(pass, slot);
+		pass->consider(pass, slot);
 		MemoryContextSwitchTo(before);
 		MemoryContextReset(each);
 	}
@@ -423,7 +458,8 @@ PassByTruncate(Pass *pass, int which)
 int64
 IdemReminderPass(Oid nsp, bool may_truncate)
 {
-	Pass		pass = {.nsp = nsp};
+	Pass		pass = {.nsp = nsp, .consider = Consider,
+	.context = CurrentMemoryContext};
 	int			i;
 
 	for (i = 0; i < NTABLES; i++)
@@ -440,4 +476,61 @@ IdemReminderPass(Oid nsp, bool may_truncate)
 	if (pass.found > 0)
 		Async_Notify("idem_stale", NULL);
 	return pass.found;
+}
+
+/* A reminder whose lease is over: keep it for the search's caller */
+static void
+CollectDue(Pass *pass, TupleTableSlot *slot)
+{
+	MemoryContext before;
+	IdemDue    *due;
+	IdemRow		row;
+
+	if (DatumGetTimestampTz(slot->tts_values[REMINDER_LEASE_UNTIL]) > pass->now ||
+		(pass->client != NULL &&
+		 !DatumGetBool(DirectFunctionCall2Coll(texteq, C_COLLATION_OID,
+											   PointerGetDatum(pass->client),
+											   slot->tts_values[REMINDER_CLIENT]))) ||
+		!ReadReminded(pass, slot, &row) ||
+		IdemRowLeaseUntil(&row) > pass->now)
+		return;
+
+	before = MemoryContextSwitchTo(pass->context);
+	due = palloc(sizeof(IdemDue));
+	due->lease_until = IdemRowLeaseUntil(&row);
+	due->token = *IdemRowToken(&row);
+	due->client = DatumGetTextPCopy(row.values[IDEM_COL_CLIENT]);
+	due->key = DatumGetTextPCopy(row.values[IDEM_COL_KEY]);
+	pass->due = lappend(pass->due, due);
+	MemoryContextSwitchTo(before);
+}
+
+static int
+CompareDue(const ListCell *a, const ListCell *b)
+{
+	TimestampTz left = ((IdemDue *) lfirst(a))->lease_until;
+	TimestampTz right = ((IdemDue *) lfirst(b))->lease_until;
+
+	return left < right ? -1 : left > right ? 1 : 0;
+}
+
+/*
+ * The leases that are over and unanswered, those of one client or (NULL) all,
+ * the one that has been over for longest first.  A list of IdemDue.
+ */
+List *
+IdemReminderDue(Oid nsp, text *client)
+{
+	Pass		pass = {.nsp = nsp, .consider = CollectDue, .client = client,
+	.context = CurrentMemoryContext};
+	int			i;
+
+	for (i = 0; i < NTABLES; i++)
+	{
+		pass.rel = IdemRelationOpen(nsp, reminder_tables[i], AccessShareLock);
+		ReadTable(&pass);
+		table_close(pass.rel, AccessShareLock);
+	}
+	list_sort(pass.due, CompareDue);
+	return pass.due;
 }

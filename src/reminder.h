@@ -8,12 +8,24 @@
 #ifndef IDEM_REMINDER_H
 #define IDEM_REMINDER_H
 
+#include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
 #include "storage/itemptr.h"
 #include "utils/uuid.h"
+
+/* A lease that is over and unanswered */
+typedef struct IdemDue
+{
+	TimestampTz lease_until;
+	pg_uuid_t	token;
+	text	   *client;
+	text	   *key;
+} IdemDue;
 
 extern void IdemReminderInit(void);
 extern void IdemReminderTrack(Oid nsp, ItemPointer tid, const pg_uuid_t *token);
 extern void IdemReminderDone(const pg_uuid_t *token);
 extern int64 IdemReminderPass(Oid nsp, bool may_truncate);
+extern List *IdemReminderDue(Oid nsp, text *client);
 
 #endif							/* IDEM_REMINDER_H */

@@ -395,7 +395,8 @@ ReserveRow(Verdict verdict, const IdemReserveArgs *args,
 	if (result != TM_Ok)
 		return false;
 
-	if (verdict != VERDICT_OWN || row->own)
+	if (verdict != VERDICT_OWN || row->own ||
+		IdemRowLeaseUntil(row) < IdemRowLeaseUntil(&probe->row))
 		IdemReminderTrack(args->ref.nsp, &row->tid, IdemRowToken(row));
 	reservation->outcome = IDEM_NEW;
 	return true;
@@ -601,6 +602,58 @@ IdemStoreComplete(const IdemKeyRef *ref, const pg_uuid_t *token,
 	}
 }
 
+/*
+ * One attempt to change a key in progress; false: things have moved, look
+ * again.  A row that this transaction wrote has to be tracked in its new
+ * place, and a lease that ends sooner needs a reminder that comes sooner.
+ */
+static bool
+ChangeOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
+		   const IdemChange *change, IdemProbe *probe)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	IdemRow    *row = &probe->row;
+	TimestampTz lease_until;
+
+	LookForKey(ref, probe);
+	CheckOwner(ref, probe, token, now);
+	if (IdemRowCompleted(row))
+		AlreadyCompleted(ref);
+
+	lease_until = IdemRowLeaseUntil(row);
+	if (change->lease > 0)
+		IdemRowSet(row, IDEM_COL_LEASE_UNTIL,
+				   TimestampTzGetDatum(Min(now + change->lease, IdemRowExpiresAt(row))));
+	if (change->recovery_point != NULL)
+	{
+		SetOrNull(row, IDEM_COL_RECOVERY_POINT, change->recovery_point);
+		SetOrNull(row, IDEM_COL_RECOVERY_DATA, change->recovery_data);
+	}
+	if (!StoreOwned(ref, row, change->command))
+		return false;
+	if (row->own || IdemRowLeaseUntil(row) < lease_until)
+		IdemReminderTrack(ref->nsp, &row->tid, token);
+	return true;
+}
+
+/*
+ * Renew the lease of a key in progress, or record how far its work has come.
+ * Returns the end of the lease.
+ */
+TimestampTz
+IdemStoreChange(const IdemKeyRef *ref, const pg_uuid_t *token,
+				const IdemChange *change)
+{
+	IdemProbe	probe;
+
+	while (!ChangeOnce(ref, token, change, &probe))
+	{
+		IdemProbeFree(&probe);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return IdemRowLeaseUntil(&probe.row);
+}
+
 /* One attempt to release; false: things have moved, look again */
 static bool
 ReleaseOnce(const IdemKeyRef *ref, const pg_uuid_t *token, IdemProbe *probe)
@@ -640,6 +693,190 @@ IdemStoreRelease(const IdemKeyRef *ref, const pg_uuid_t *token)
 		IdemProbeFree(&probe);
 		CHECK_FOR_INTERRUPTS();
 	}
+}
+
+/* ----------
+ * Recovering
+ * ----------
+ */
+
+/*
+ * Take over a key whose lease under `token` is over, for whoever recovers it;
+ * skip it when it is not stale any more or somebody else is at it.  The
+ * retention is what was granted, the request and the recovery point stay.
+ */
+bool
+IdemStoreClaim(const IdemKeyRef *ref, const pg_uuid_t *token, int64 lease,
+			   IdemRow *row)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	IdemReserveArgs args = {.ref = *ref, .lease = lease};
+	IdemTable	table;
+	IdemProbe	probe;
+	bool		claimed;
+
+	LookForKey(ref, &probe);
+	if (!probe.found || TransactionIdIsValid(probe.changer) ||
+		IdemRowState(&probe.row, now) != IDEM_STALE ||
+		!SameToken(&probe.row, token))
+		return false;
+
+	*row = probe.row;
+	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, RowExclusiveLock);
+	claimed = LockRow(&table, row) == TM_Ok;
+	if (claimed)
+	{
+		now = Max(now, GetCurrentTimestamp());
+		BeginAttempt(row, &args, IdemRowAttempt(row) + 1,
+					 IdemRowExpiresAt(row) - IdemRowBeganAt(row), now);
+		if (!UpdateRow(&table, row))
+			elog(ERROR, "row version of a key was changed under its lock");
+	}
+	IdemTableClose(&table);
+	if (claimed)
+		IdemReminderTrack(ref->nsp, &row->tid, IdemRowToken(row));
+	return claimed;
+}
+
+/* ----------
+ * Marking
+ * ----------
+ */
+
+/*
+ * The row of a mark: completed from the start, without a fingerprint, and so
+ * a mismatch to every reservation.  Nobody can own it, so its token is nil.
+ */
+static void
+MarkRow(IdemRow *row, const IdemKeyRef *ref, int64 retention, TimestampTz now)
+{
+	static const pg_uuid_t nil = {{0}};
+	IdemReserveArgs args = {.ref = *ref, .token = &nil, .retention = retention};
+
+	FirstAttempt(row, &args, now);
+	IdemRowSetNull(row, IDEM_COL_FINGERPRINT);
+	IdemRowSet(row, IDEM_COL_COMPLETED_AT, TimestampTzGetDatum(now));
+}
+
+/* Put the mark where there is no row, or an expired one; false: look again */
+static bool
+WriteMark(const IdemKeyRef *ref, int64 retention, IdemProbe *probe)
+{
+	IdemRow		row;
+	IdemTable	table;
+	bool		written;
+
+	PreventCommandIfReadOnly("idem_once()");
+	MarkRow(&row, ref, retention, GetCurrentTimestamp());
+	row.tid = probe->row.tid;
+	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, RowExclusiveLock);
+	written = probe->found ? UpdateRow(&table, &row) : InsertRow(&table, &row);
+	IdemTableClose(&table);
+	return written;
+}
+
+/* One attempt to mark; false: things have moved, look again */
+static bool
+MarkOnce(const IdemKeyRef *ref, int64 retention, IdemProbe *probe, bool *first)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	LookForKey(ref, probe);
+	if (!probe->found && TransactionIdIsValid(probe->inserter))
+	{
+		if (probe->speculative != 0)
+			SpeculativeInsertionWait(probe->inserter, probe->speculative);
+		else
+			XactLockTableWait(probe->inserter, NULL, NULL, XLTW_None);
+		return false;
+	}
+	if (probe->found && IdemRowState(&probe->row, now) != IDEM_ABSENT)
+	{
+		if (!probe->row.isnull[IDEM_COL_FINGERPRINT])
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("key \"%s\" is reserved, not a mark", KeyName(ref)),
+					 errhint("Marks share the names of keys: use another client or another prefix for them.")));
+		*first = false;
+		return true;
+	}
+	*first = true;
+	return WriteMark(ref, retention, probe);
+}
+
+/*
+ * Mark the key as seen.  Returns whether this was the first time.  Waits for
+ * a rival that has not ended: a message must not be taken for handled because
+ * of a transaction that then rolls back.
+ */
+bool
+IdemStoreMark(const IdemKeyRef *ref, int64 retention)
+{
+	IdemProbe	probe;
+	bool		first;
+
+	while (!MarkOnce(ref, retention, &probe, &first))
+	{
+		IdemProbeFree(&probe);
+		CHECK_FOR_INTERRUPTS();
+	}
+	IdemProbeFree(&probe);
+	return first;
+}
+
+/* ----------
+ * Forgetting
+ * ----------
+ */
+
+/* The version of this key that can be seen now is removed, whoever owns it */
+static bool
+ForgetVersion(IdemTable *table, ItemPointer tid)
+{
+	TM_FailureData failure;
+
+	return table_tuple_delete(table->rel, tid, GetCurrentCommandId(true),
+							  InvalidSnapshot, InvalidSnapshot, true, &failure,
+							  false) == TM_Ok;
+}
+
+/*
+ * Remove a key, or with key NULL all of the client's, whatever their state.
+ * Waits for unfinished changes, as a DELETE does, and follows what they left.
+ * Returns how many there were.
+ */
+int64
+IdemStoreForget(const IdemKeyRef *ref)
+{
+	int			nkeys = ref->key == NULL ? 1 : 2;
+	int64		forgotten = 0;
+	bool		again = true;
+	IdemTable	table;
+
+	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, RowExclusiveLock);
+	while (again)
+	{
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+		TupleTableSlot *slot = table_slot_create(table.rel, NULL);
+		IndexScanDesc scan = IdemIndexBeginScan(table.rel, table.pk, snapshot, nkeys);
+
+		again = false;
+		index_rescan(scan, table.scankeys, nkeys, NULL, 0);
+		while (index_getnext_slot(scan, ForwardScanDirection, slot))
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (ForgetVersion(&table, &slot->tts_tid))
+				forgotten++;
+			else
+				again = true;
+		}
+		index_endscan(scan);
+		ExecDropSingleTupleTableSlot(slot);
+		UnregisterSnapshot(snapshot);
+		CommandCounterIncrement();
+	}
+	IdemTableClose(&table);
+	return forgotten;
 }
 
 /* ----------

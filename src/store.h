@@ -51,6 +51,15 @@ typedef struct IdemAnswer
 	bytea	   *body;
 } IdemAnswer;
 
+/* What the owner changes of a key in progress; what is not set stays */
+typedef struct IdemChange
+{
+	const char *command;		/* for an error message */
+	int64		lease;			/* > 0: runs anew, in microseconds */
+	text	   *recovery_point;
+	Jsonb	   *recovery_data;	/* set along with recovery_point, even to NULL */
+} IdemChange;
+
 extern IdemState IdemRowState(const IdemRow *row, TimestampTz now);
 
 extern void IdemStoreReserve(const IdemReserveArgs *args,
@@ -58,6 +67,12 @@ extern void IdemStoreReserve(const IdemReserveArgs *args,
 extern void IdemStoreComplete(const IdemKeyRef *ref, const pg_uuid_t *token,
 							  const IdemAnswer *answer);
 extern void IdemStoreRelease(const IdemKeyRef *ref, const pg_uuid_t *token);
+extern TimestampTz IdemStoreChange(const IdemKeyRef *ref, const pg_uuid_t *token,
+								   const IdemChange *change);
+extern bool IdemStoreClaim(const IdemKeyRef *ref, const pg_uuid_t *token,
+						   int64 lease, IdemRow *row);
+extern bool IdemStoreMark(const IdemKeyRef *ref, int64 retention);
+extern int64 IdemStoreForget(const IdemKeyRef *ref);
 extern bool IdemStoreRead(const IdemKeyRef *ref, IdemRow *row);
 
 #endif							/* IDEM_STORE_H */
