@@ -57,6 +57,13 @@ typedef bool TU_UpdateIndexes;
 #define DATCONNLIMIT_INVALID_DB				(-2)
 #endif
 
+/* 18 asks whether a deferrable primary key will do; it will not */
+#if PG_VERSION_NUM < 180000
+#define IdemPrimaryKeyIndex(rel)	RelationGetPrimaryKeyIndex(rel)
+#else
+#define IdemPrimaryKeyIndex(rel)	RelationGetPrimaryKeyIndex(rel, false)
+#endif
+
 /* 16 has one privilege check for every kind of object */
 #if PG_VERSION_NUM < 160000
 #define IdemMayExecute(fn, role) \

@@ -110,7 +110,7 @@ IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key,
 	memset(table, 0, sizeof(IdemTable));
 	table->lockmode = lockmode;
 	table->rel = IdemRelationOpen(nsp, "idem_key", lockmode);
-	pk = RelationGetPrimaryKeyIndex(table->rel);
+	pk = IdemPrimaryKeyIndex(table->rel);
 	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS || !OidIsValid(pk))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
