@@ -100,3 +100,19 @@ WITH keys AS (
 )
 SELECT count(*) > 500 AS tried, count(*) FILTER (WHERE o <> place) AS out_of_order
 FROM (SELECT o, row_number() OVER (PARTITION BY d ORDER BY units COLLATE "C") AS place FROM members) x;
+
+-- Numbers that are short in jsonb and long as text stay short.
+SELECT length(idem_canonical_json(jsonb_agg('1e131071'::jsonb))) FROM generate_series(1, 10000);
+
+-- Deep documents: every level counts, and the server's stack limit holds.
+SELECT count(DISTINCT idem_canonical_fingerprint((repeat('[', d) || repeat(']', d))::jsonb)) FROM generate_series(1, 1500) d;
+CREATE TEMP TABLE deep AS
+SELECT (repeat('{"a":', 1500) || '1' || repeat('}', 1500))::jsonb AS object, (repeat('[', 1500) || repeat(']', 1500))::jsonb AS list;
+SET max_stack_depth = '100kB';
+\set VERBOSITY sqlstate
+SELECT idem_canonical_fingerprint(object) FROM deep;
+SELECT idem_canonical_json(list) FROM deep;
+SELECT idem_canonical_fingerprint(object, exclude => '{$.**.b}') FROM deep;
+SELECT idem_canonical_json(list, '{$.**.b}') FROM deep;
+RESET max_stack_depth;
+SELECT idem_canonical_fingerprint(object, exclude => '{$.**.b}') = idem_canonical_fingerprint(object) AS whole_afterwards FROM deep;
