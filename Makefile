@@ -31,13 +31,16 @@ ifneq ($(origin with_llvm),command line)
 override with_llvm = no
 endif
 
-# Tests. A file in sql/, specs/ or t/ is a test by being there; `setup` creates
-# the extension and comes first. Each kind starts a server of its own.
-# The directories are not called tmp_check: the TAP step deletes that one.
-REGRESS_FOUND = $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
-REGRESS = $(filter setup,$(REGRESS_FOUND)) $(filter-out setup,$(REGRESS_FOUND))
+# Tests. A file in sql/, specs/ or t/ is a test by being there; sql/setup.sql
+# creates the extension and comes first. Each kind starts a server of its own, in
+# a directory that is not called tmp_check: the TAP step deletes that one.
+REGRESS_FOUND := $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
+REGRESS := $(strip $(filter setup,$(REGRESS_FOUND)) $(filter-out setup,$(REGRESS_FOUND)))
 REGRESS_OPTS = --temp-instance=tmp_regress --temp-config=test/regress.conf
-ISOLATION = $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
+ISOLATION := $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
+ifneq ($(filter $(REGRESS),$(ISOLATION)),)
+$(error in sql/ and in specs/: $(filter $(REGRESS),$(ISOLATION)); they share expected/, so the names must differ)
+endif
 ISOLATION_OPTS = --temp-instance=tmp_isolation --temp-config=test/regress.conf
 ifneq ($(wildcard t/*.pl),)
 TAP_TESTS = 1
@@ -66,6 +69,12 @@ include $(PGXS)
 
 # PGXS does not know which source includes which header.
 $(OBJS): $(wildcard src/*.h)
+
+# Else it would be initdb that says so, in a log.
+installcheck: not-as-root
+not-as-root:
+	@test "$$(id -u)" != 0 || { echo "The servers of the tests do not run as root; use another user, or \`make test\`." >&2; exit 1; }
+.PHONY: not-as-root
 
 endif
 
