@@ -48,3 +48,31 @@ FROM (VALUES ('bare 255', repeat('k', 255)), ('bare 256', repeat('k', 256)), ('q
 SELECT state FROM pg_temp.parse(NULL);
 SELECT idem_parse_key(NULL);
 SELECT idem_parse_key('two keys, ' || repeat('or more, ', 20));
+
+-- Random values against the grammar as regular expressions.
+\set seed 0.8941
+SELECT :seed AS seed, setseed(:seed);
+\set string '"(?:[ !#-[\\]-~]|\\\\["\\\\])*"'
+\set number '-?(?:[0-9]{1,12}\\.[0-9]{1,3}|[0-9]{1,15})'
+\set token '[A-Za-z*][A-Za-z0-9!#$%&\'\'*+.^_`|~:/-]*'
+\set binary ':(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2,3})?={0,2}:'
+\set item '(?:' :string '|' :number '|' :token '|' :binary '|\\?[01])'
+\set quoted '^' :string '(?:; *[a-z*][a-z0-9_.*-]*(?:=' :item ')?)*$'
+\set bare '^[!#-+.-:<-[\\]-~-]+$'
+CREATE TEMP TABLE trial AS
+SELECT CASE i % 4 WHEN 0 THEN '' WHEN 1 THEN '"k"' WHEN 2 THEN '"k";a=' ELSE '"' END || array_to_string(array(
+           SELECT (array['"', '"', '\"', '\\', '\', ';', ';', 'a', 'a', '=', '=', '1', '123456', '.', '-', ' ', ':', ':', 'QQ', '?', '0', '*', ',', E'\t', 'é', 'A', '/'])[1 + floor(random() * 27)::int]
+           FROM generate_series(1, floor(random() * 7)::int + 0 * i)), '') AS value
+FROM generate_series(1, 40000) i;
+WITH stripped AS (
+    SELECT value, btrim(value, E' \t') AS v FROM trial
+), expected AS (
+    SELECT value, CASE WHEN v ~ :'bare' THEN v
+                       WHEN v ~ :'quoted' THEN nullif(regexp_replace(substr(substring(v from '^' || :'string'), 2, length(substring(v from '^' || :'string')) - 2), '\\(.)', '\1', 'g'), '')
+                  END AS key
+    FROM stripped
+)
+SELECT count(*) FILTER (WHERE e.key IS NOT NULL) > 5000 AS valid, count(*) FILTER (WHERE e.key IS NULL) > 5000 AS invalid,
+       count(*) FILTER (WHERE e.key IS DISTINCT FROM p.key OR (p.key IS NULL) <> (p.state IS NOT DISTINCT FROM 'ID400')) AS wrong,
+       min(value) FILTER (WHERE e.key IS DISTINCT FROM p.key) AS such_as
+FROM expected e, pg_temp.parse(value) p;

@@ -12,7 +12,7 @@
 
 #include "idem.h"
 
-/* SHA-256 of the document's canonical text, whole */
+/* SHA-256 of the canonical text of a whole document, which is detoasted */
 extern void IdemFingerprint(Jsonb *doc, uint8 digest[IDEM_FINGERPRINT_BYTES]);
 
 #endif							/* IDEM_CANONICAL_H */
