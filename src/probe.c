@@ -135,6 +135,30 @@ IdemProbeKey(IdemTable *table, IdemProbe *probe)
 		probe->inserter = InvalidTransactionId;
 }
 
+/*
+ * The row that this transaction has written at this place, if it is the key's
+ * that is looked for.  Its own row is not hidden by anything, and nobody else
+ * can have changed it, so that this is as good as a probe.
+ */
+bool
+IdemProbePlace(IdemTable *table, ItemPointer tid, IdemProbe *probe)
+{
+	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
+	bool		found;
+
+	found = table_tuple_fetch_row_version(table->rel, tid, SnapshotSelf, slot);
+	if (found)
+	{
+		IdemRowRead(table, slot, &probe->row);
+		found = probe->row.own && IdemRowHasKey(table, &probe->row);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	probe->found = found;
+	probe->changer = probe->inserter = InvalidTransactionId;
+	probe->speculative = 0;
+	return found;
+}
+
 /* Let go of what a probe has copied, before the next one */
 void
 IdemProbeFree(IdemProbe *probe)

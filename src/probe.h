@@ -28,6 +28,7 @@ typedef struct IdemProbe
 } IdemProbe;
 
 extern void IdemProbeKey(IdemTable *table, IdemProbe *probe);
+extern bool IdemProbePlace(IdemTable *table, ItemPointer tid, IdemProbe *probe);
 extern void IdemProbeFree(IdemProbe *probe);
 extern bool IdemReadKey(IdemTable *table, Snapshot snapshot, IdemRow *row);
 extern void IdemCheckVisible(IdemTable *table, const IdemProbe *probe);

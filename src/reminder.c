@@ -74,6 +74,7 @@ typedef struct Tracked
 	pg_uuid_t	token;
 	ItemPointerData tid;
 	Oid			nsp;
+	Oid			file;			/* of the table, which TRUNCATE changes */
 	SubTransactionId subxact;
 } Tracked;
 
@@ -108,7 +109,7 @@ typedef struct Pass
 
 /* Remember that this transaction has a key in progress, and where */
 void
-IdemReminderTrack(Oid nsp, ItemPointer tid, const pg_uuid_t *token)
+IdemReminderTrack(Oid nsp, Relation rel, const IdemRow *row)
 {
 	Tracked    *entry;
 
@@ -124,9 +125,10 @@ IdemReminderTrack(Oid nsp, ItemPointer tid, const pg_uuid_t *token)
 		tracked = repalloc_huge(tracked, maxtracked * sizeof(Tracked));
 	}
 	entry = &tracked[ntracked++];
-	entry->token = *token;
-	entry->tid = *tid;
+	entry->token = *IdemRowToken(row);
+	entry->tid = row->tid;
 	entry->nsp = nsp;
+	entry->file = rel->rd_rel->relfilenode;
 	entry->subxact = GetCurrentSubTransactionId();
 }
 
@@ -143,6 +145,25 @@ IdemReminderDone(const pg_uuid_t *token)
 	while (ntracked > 0 && tracked[ntracked - 1].subxact == subxact &&
 		   memcmp(&tracked[ntracked - 1].token, token, UUID_LEN) == 0)
 		ntracked--;
+}
+
+/*
+ * Where this subtransaction wrote the row in progress under this token, if
+ * that was the last it wrote.  The row is still there: nobody else can have
+ * changed it, and nothing of it was rolled back.
+ */
+bool
+IdemReminderPlace(Oid nsp, Relation rel, const pg_uuid_t *token, ItemPointer tid)
+{
+	Tracked    *last = ntracked > 0 ? &tracked[ntracked - 1] : NULL;
+
+	if (last == NULL || last->nsp != nsp ||
+		last->file != rel->rd_rel->relfilenode ||
+		last->subxact != GetCurrentSubTransactionId() ||
+		memcmp(&last->token, token, UUID_LEN) != 0)
+		return false;
+	*tid = last->tid;
+	return true;
 }
 
 /*
@@ -305,7 +326,7 @@ ReadReminded(Pass *pass, TupleTableSlot *slot, IdemRow *row)
 
 	IdemTableOpen(&table, pass->nsp,
 				  DatumGetTextPP(values[REMINDER_CLIENT]),
-				  DatumGetTextPP(values[REMINDER_KEY]), AccessShareLock);
+				  DatumGetTextPP(values[REMINDER_KEY]));
 	found = IdemReadKey(&table, pass->snapshot, row);
 	IdemTableClose(&table);
 	if (!found)

@@ -10,8 +10,7 @@
 
 #include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
-#include "storage/itemptr.h"
-#include "utils/uuid.h"
+#include "table.h"
 
 /* A lease that is over and unanswered */
 typedef struct IdemDue
@@ -23,7 +22,9 @@ typedef struct IdemDue
 } IdemDue;
 
 extern void IdemReminderInit(void);
-extern void IdemReminderTrack(Oid nsp, ItemPointer tid, const pg_uuid_t *token);
+extern void IdemReminderTrack(Oid nsp, Relation rel, const IdemRow *row);
+extern bool IdemReminderPlace(Oid nsp, Relation rel, const pg_uuid_t *token,
+							  ItemPointer tid);
 extern void IdemReminderDone(const pg_uuid_t *token);
 extern int64 IdemReminderPass(Oid nsp, bool may_truncate);
 extern List *IdemReminderDue(Oid nsp, text *client);

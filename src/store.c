@@ -30,6 +30,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "change.h"
 #include "compat.h"
 #include "miscadmin.h"
 #include "reminder.h"
@@ -40,9 +41,16 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-/* How a reservation sees the row of its key, in the order of judging */
+/* Tokens' worth of random bytes to draw at once */
+#define TOKENS_PER_DRAW		32
+
+/* How a reservation sees what there is of its key */
 typedef enum Verdict
 {
+	VERDICT_ABSENT,				/* no row at all */
+	VERDICT_RIVAL,				/* somebody's unfinished change decides */
+
+	/* in the order of judging a row */
 	VERDICT_EXPIRED,			/* as good as absent */
 	VERDICT_MISMATCH,			/* another fingerprint, whatever the state */
 	VERDICT_REPLAY,				/* completed */
@@ -69,99 +77,13 @@ IdemRowState(const IdemRow *row, TimestampTz now)
 	return IdemRowLeaseUntil(row) <= now ? IDEM_STALE : IDEM_IN_PROGRESS;
 }
 
-/* ----------
- * Changing rows
- * ----------
- */
-
-/*
- * Insert the row unless the unique index has an entry for its key that may
- * count.  Nobody is waited for: check and insertion happen under one lock of
- * the index page, so that of several callers exactly one is told "unique".
- * The others withdraw their row before anybody could wait for it.
- */
-static bool
-InsertRow(IdemTable *table, IdemRow *row)
-{
-	TransactionId xid = GetCurrentTransactionId();
-	TupleTableSlot *slot = IdemRowSlot(table, row);
-	List	   *arbiters = list_make1_oid(RelationGetRelid(table->pk));
-	bool		conflict = false;
-	uint32		token = SpeculativeInsertionLockAcquire(xid);
-
-	table_tuple_insert_speculative(table->rel, slot, GetCurrentCommandId(true),
-								   0, NULL, token);
-	(void) IdemInsertIndexTuples(table->writer, slot, table->estate, true,
-								 &conflict, arbiters, false);
-	table_tuple_complete_speculative(table->rel, slot, token, !conflict);
-	SpeculativeInsertionLockRelease(xid);
-	CommandCounterIncrement();
-
-	row->tid = slot->tts_tid;
-	ExecDropSingleTupleTableSlot(slot);
-	return !conflict;
-}
-
-/*
- * Replace the version at row->tid, which was judged, by the row as it is now.
- * Like any UPDATE this waits for an unfinished change by somebody else.
- * Returns false when that version is no longer the newest one.
- */
-static bool
-UpdateRow(IdemTable *table, IdemRow *row)
-{
-	TupleTableSlot *slot = IdemRowSlot(table, row);
-	TM_FailureData failure;
-	LockTupleMode lockmode;
-	TU_UpdateIndexes indexes;
-	TM_Result	result;
-
-	result = table_tuple_update(table->rel, &row->tid, slot,
-								GetCurrentCommandId(true), InvalidSnapshot,
-								InvalidSnapshot, true, &failure, &lockmode,
-								&indexes);
-	if (result == TM_Ok)
-	{
-		if (IDEM_UPDATES_INDEXES(indexes))
-			(void) IdemInsertIndexTuples(table->writer, slot, table->estate,
-										 false, NULL, NIL,
-										 IDEM_ONLY_SUMMARIZING(indexes));
-		CommandCounterIncrement();
-		row->tid = slot->tts_tid;
-	}
-	ExecDropSingleTupleTableSlot(slot);
-	return result == TM_Ok;
-}
-
-/*
- * Lock the version at row->tid without waiting.  TM_Ok: it is still the
- * newest, and stays so until we have changed it.
- */
-static TM_Result
-LockRow(IdemTable *table, IdemRow *row)
-{
-	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
-	TM_FailureData failure;
-	TM_Result	result;
-
-	result = table_tuple_lock(table->rel, &row->tid, SnapshotAny, slot,
-							  GetCurrentCommandId(true),
-							  LockTupleNoKeyExclusive, LockWaitSkip, 0,
-							  &failure);
-	ExecDropSingleTupleTableSlot(slot);
-	return result;
-}
-
-/* Probe the key, holding locks on the table no longer than that */
+/* Open the table and look for the key in it */
 static void
-LookForKey(const IdemKeyRef *ref, IdemProbe *probe)
+LookForKey(IdemTable *table, const IdemKeyRef *ref, IdemProbe *probe)
 {
-	IdemTable	table;
-
-	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, AccessShareLock);
-	IdemProbeKey(&table, probe);
-	IdemCheckVisible(&table, probe);
-	IdemTableClose(&table);
+	IdemTableOpen(table, ref->nsp, ref->client, ref->key);
+	IdemProbeKey(table, probe);
+	IdemCheckVisible(table, probe);
 }
 
 /* ----------
@@ -191,7 +113,7 @@ SameToken(const IdemRow *row, const pg_uuid_t *token)
 }
 
 static Verdict
-Judge(const IdemRow *row, const IdemReserveArgs *args, TimestampTz now)
+JudgeRow(const IdemRow *row, const IdemReserveArgs *args, TimestampTz now)
 {
 	IdemState	state = IdemRowState(row, now);
 
@@ -206,16 +128,46 @@ Judge(const IdemRow *row, const IdemReserveArgs *args, TimestampTz now)
 	return state == IDEM_STALE ? VERDICT_STALE : VERDICT_LIVE;
 }
 
-/* A token nobody can guess or meet twice: a random (version 4) UUID */
+/*
+ * Judge what a probe found.  A row that would have to be changed, but that
+ * somebody else is changing, is that rival's for now.
+ */
+static Verdict
+Judge(const IdemProbe *probe, const IdemReserveArgs *args, TimestampTz now)
+{
+	Verdict		verdict;
+
+	if (!probe->found)
+		return TransactionIdIsValid(probe->inserter) ? VERDICT_RIVAL : VERDICT_ABSENT;
+
+	verdict = JudgeRow(&probe->row, args, now);
+	if (TransactionIdIsValid(probe->changer) &&
+		(verdict == VERDICT_EXPIRED || verdict == VERDICT_OWN ||
+		 verdict == VERDICT_STALE))
+		return VERDICT_RIVAL;
+	return verdict;
+}
+
+/*
+ * A token nobody can guess or meet twice: a random (version 4) UUID.  Random
+ * bytes are drawn for several at once, which costs hardly more than for one.
+ */
 static const pg_uuid_t *
 DrawToken(void)
 {
+	static uint8 pool[TOKENS_PER_DRAW][UUID_LEN];
+	static int	left = 0;
 	pg_uuid_t  *token = palloc(sizeof(pg_uuid_t));
 
-	if (!pg_strong_random(token, UUID_LEN))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values for a token")));
+	if (left == 0)
+	{
+		if (!pg_strong_random(pool, sizeof(pool)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values for a token")));
+		left = TOKENS_PER_DRAW;
+	}
+	memcpy(token->data, pool[--left], UUID_LEN);
 	token->data[6] = (token->data[6] & 0x0f) | 0x40;
 	token->data[8] = (token->data[8] & 0x3f) | 0x80;
 	return token;
@@ -271,25 +223,63 @@ AnswerInFlight(IdemReservation *reservation, TimestampTz until, TimestampTz now)
 }
 
 /* There is no row: insert one, and let the unique index decide */
-static bool
-ReserveAbsent(const IdemReserveArgs *args, IdemReservation *reservation)
+static TM_Result
+ReserveAbsent(IdemTable *table, const IdemReserveArgs *args, IdemRow *row)
 {
-	IdemRow    *row = &reservation->row;
-	IdemTable	table;
-	bool		inserted;
+	PreventCommandIfReadOnly("idem_reserve()");
+	FirstAttempt(row, args, GetCurrentTimestamp());
+	if (!IdemRowInsert(table, row))
+		return TM_Updated;
+	IdemReminderTrack(args->ref.nsp, table->rel, row);
+	return TM_Ok;
+}
+
+/* What a verdict makes of the row that it was given on */
+typedef struct Rewrite
+{
+	Verdict		verdict;
+	TimestampTz judged;
+	const IdemReserveArgs *args;
+} Rewrite;
+
+static void
+RewriteRow(IdemRow *row, void *arg)
+{
+	Rewrite    *rewrite = arg;
+	TimestampTz now = Max(rewrite->judged, GetCurrentTimestamp());
+	TimestampTz expires_at = IdemRowExpiresAt(row);
+
+	/* it may have expired since it was judged */
+	if (rewrite->verdict == VERDICT_EXPIRED || expires_at <= now)
+		FirstAttempt(row, rewrite->args, now);
+	else if (rewrite->verdict == VERDICT_STALE)
+		BeginAttempt(row, rewrite->args, IdemRowAttempt(row) + 1,
+					 expires_at - IdemRowBeganAt(row), now);
+	else
+		IdemRowSet(row, IDEM_COL_LEASE_UNTIL,
+				   TimestampTzGetDatum(Min(now + rewrite->args->lease, expires_at)));
+}
+
+/*
+ * The row becomes ours: an expired one is used again in place, a stale one is
+ * taken over, our own gets its lease anew.  The latter has its reminder
+ * already, unless it is this transaction that reserves it or the lease now
+ * ends sooner.
+ */
+static TM_Result
+ReserveRow(IdemTable *table, Rewrite *rewrite, const IdemRow *found, IdemRow *row)
+{
+	bool		own = found->own;
+	TM_Result	result;
 
 	PreventCommandIfReadOnly("idem_reserve()");
-	IdemTableOpen(&table, args->ref.nsp, args->ref.client, args->ref.key,
-				  RowExclusiveLock);
-	FirstAttempt(row, args, GetCurrentTimestamp());
-	inserted = InsertRow(&table, row);
-	IdemTableClose(&table);
-	if (!inserted)
-		return false;
-
-	IdemReminderTrack(args->ref.nsp, &row->tid, IdemRowToken(row));
-	reservation->outcome = IDEM_NEW;
-	return true;
+	*row = *found;
+	result = IdemRowReplace(table, row, RewriteRow, rewrite);
+	if (result == TM_Ok &&
+		(own || !SameToken(found, IdemRowToken(row)) ||
+		 IdemRowLeaseUntil(row) < IdemRowLeaseUntil(found)))
+		IdemReminderTrack(rewrite->args->ref.nsp, table->rel, row);
+	return result;
 }
 
 /*
@@ -337,107 +327,65 @@ MeetLease(const Patience *patience, const IdemProbe *probe, TimestampTz now,
 	return false;
 }
 
-/* Write into the judged row what the verdict makes of it */
-static void
-RewriteRow(Verdict verdict, const IdemReserveArgs *args, IdemRow *row,
-		   TimestampTz now)
+/*
+ * Somebody holds the version that we wanted to change: a change that began
+ * just now, or a mere locker, whom no probe shows.
+ */
+static bool
+MeetLocker(const Patience *patience, TimestampTz now, IdemReservation *reservation)
 {
-	TimestampTz expires_at = IdemRowExpiresAt(row);
-
-	/* it may have expired since it was judged */
-	if (verdict == VERDICT_EXPIRED || expires_at <= now)
-		FirstAttempt(row, args, now);
-	else if (verdict == VERDICT_STALE)
-		BeginAttempt(row, args, IdemRowAttempt(row) + 1,
-					 expires_at - IdemRowBeganAt(row), now);
-	else
-		IdemRowSet(row, IDEM_COL_LEASE_UNTIL,
-				   TimestampTzGetDatum(Min(now + args->lease, expires_at)));
+	if (now >= patience->deadline)
+		return AnswerInFlight(reservation, now, now);
+	IdemPause(now - patience->since, patience->deadline);
+	return false;
 }
 
 /*
- * The row becomes ours: an expired one is used again in place, a stale one is
- * taken over, our own gets its lease anew.
- *
- * The version is locked first, without waiting, since an update would wait
- * for whoever holds it.  It cannot happen that we lock it and are not
- * entitled: what was judged is the version that was locked.
+ * One attempt to reserve; false: things have moved, look again.  Whatever
+ * waits does so after the table is closed.
  */
-static bool
-ReserveRow(Verdict verdict, const IdemReserveArgs *args,
-		   const Patience *patience, IdemProbe *probe, TimestampTz judged,
-		   IdemReservation *reservation)
-{
-	IdemRow    *row = &reservation->row;
-	IdemTable	table;
-	TM_Result	result;
-
-	PreventCommandIfReadOnly("idem_reserve()");
-	*row = probe->row;
-	IdemTableOpen(&table, args->ref.nsp, args->ref.client, args->ref.key,
-				  RowExclusiveLock);
-	result = LockRow(&table, row);
-	if (result == TM_Ok)
-	{
-		RewriteRow(verdict, args, row, Max(judged, GetCurrentTimestamp()));
-		if (!UpdateRow(&table, row))
-			elog(ERROR, "row version of a key was changed under its lock");
-	}
-	IdemTableClose(&table);
-
-	if (result == TM_WouldBlock)
-	{
-		/* a change that began just now, or a mere locker */
-		if (judged >= patience->deadline)
-			return AnswerInFlight(reservation, judged, judged);
-		IdemPause(judged - patience->since, patience->deadline);
-	}
-	if (result != TM_Ok)
-		return false;
-
-	if (verdict != VERDICT_OWN || row->own ||
-		IdemRowLeaseUntil(row) < IdemRowLeaseUntil(&probe->row))
-		IdemReminderTrack(args->ref.nsp, &row->tid, IdemRowToken(row));
-	reservation->outcome = IDEM_NEW;
-	return true;
-}
-
-/* One attempt to reserve; false: things have moved, look again */
 static bool
 ReserveOnce(const IdemReserveArgs *args, const Patience *patience,
 			IdemProbe *probe, IdemReservation *reservation)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	Verdict		verdict;
+	Rewrite		rewrite = {.judged = GetCurrentTimestamp(), .args = args};
+	TM_Result	result = TM_Ok;
+	IdemTable	table;
 
-	LookForKey(&args->ref, probe);
-	if (!probe->found)
+	LookForKey(&table, &args->ref, probe);
+	rewrite.verdict = Judge(probe, args, rewrite.judged);
+	reservation->outcome = IDEM_NEW;
+	switch (rewrite.verdict)
 	{
-		if (TransactionIdIsValid(probe->inserter))
-			return MeetRival(patience, probe, now, reservation);
-		return ReserveAbsent(args, reservation);
-	}
-
-	verdict = Judge(&probe->row, args, now);
-	switch (verdict)
-	{
-		case VERDICT_MISMATCH:
-			reservation->outcome = IDEM_MISMATCH;
-			return true;
-		case VERDICT_REPLAY:
-			reservation->outcome = IDEM_REPLAY;
-			reservation->row = probe->row;
-			return true;
-		case VERDICT_LIVE:
-			return MeetLease(patience, probe, now, reservation);
+		case VERDICT_ABSENT:
+			result = ReserveAbsent(&table, args, &reservation->row);
+			break;
 		case VERDICT_EXPIRED:
 		case VERDICT_OWN:
 		case VERDICT_STALE:
-			if (TransactionIdIsValid(probe->changer))
-				return MeetRival(patience, probe, now, reservation);
-			return ReserveRow(verdict, args, patience, probe, now, reservation);
+			result = ReserveRow(&table, &rewrite, &probe->row, &reservation->row);
+			break;
+		case VERDICT_MISMATCH:
+			reservation->outcome = IDEM_MISMATCH;
+			break;
+		case VERDICT_REPLAY:
+			reservation->outcome = IDEM_REPLAY;
+			reservation->row = probe->row;
+			break;
+		case VERDICT_RIVAL:
+		case VERDICT_LIVE:
+			reservation->outcome = IDEM_IN_FLIGHT;
+			break;
 	}
-	pg_unreachable();
+	IdemTableClose(&table);
+
+	if (rewrite.verdict == VERDICT_RIVAL)
+		return MeetRival(patience, probe, rewrite.judged, reservation);
+	if (rewrite.verdict == VERDICT_LIVE)
+		return MeetLease(patience, probe, rewrite.judged, reservation);
+	if (result == TM_WouldBlock)
+		return MeetLocker(patience, rewrite.judged, reservation);
+	return result == TM_Ok;
 }
 
 /*
@@ -535,6 +483,29 @@ SetOrNull(IdemRow *row, IdemColumn col, const void *value)
 }
 
 /*
+ * Look for a key that the caller says is its own, and check that.
+ *
+ * Where the reservation was made by this transaction, as in the way of use
+ * that needs one only, its row is known to be where it was written.
+ */
+static void
+LookForOwnKey(IdemTable *table, const IdemKeyRef *ref, const pg_uuid_t *token,
+			  IdemProbe *probe)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	ItemPointerData tid;
+
+	IdemTableOpen(table, ref->nsp, ref->client, ref->key);
+	if (!IdemReminderPlace(ref->nsp, table->rel, token, &tid) ||
+		!IdemProbePlace(table, &tid, probe))
+	{
+		IdemProbeKey(table, probe);
+		IdemCheckVisible(table, probe);
+	}
+	CheckOwner(ref, probe, token, now);
+}
+
+/*
  * Store the owner's change.  Returns false when the version that was judged
  * is not the newest any more.
  *
@@ -543,18 +514,15 @@ SetOrNull(IdemRow *row, IdemColumn col, const void *value)
  * update.
  */
 static bool
-StoreOwned(const IdemKeyRef *ref, IdemRow *row, const char *command)
+StoreOwned(IdemTable *table, const IdemKeyRef *ref, IdemRow *row,
+		   const char *command)
 {
-	IdemTable	table;
-	bool		updated;
-
 	PreventCommandIfReadOnly(command);
-	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, RowExclusiveLock);
-	updated = UpdateRow(&table, row);
-	IdemTableClose(&table);
-	if (updated && IdemRowExpiresAt(row) <= GetCurrentTimestamp())
+	if (!IdemRowUpdate(table, row))
+		return false;
+	if (IdemRowExpiresAt(row) <= GetCurrentTimestamp())
 		NotReserved(ref);
-	return updated;
+	return true;
 }
 
 /* One attempt to complete; false: things have moved, look again */
@@ -562,26 +530,26 @@ static bool
 CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 			 const IdemAnswer *answer, IdemProbe *probe)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	IdemRow    *row = &probe->row;
+	IdemTable	table;
+	bool		done = true;
 
-	LookForKey(ref, probe);
-	CheckOwner(ref, probe, token, now);
-	if (IdemRowCompleted(row))
+	LookForOwnKey(&table, ref, token, probe);
+	if (!IdemRowCompleted(row))
 	{
-		if (!SameAnswer(row, answer))
-			AlreadyCompleted(ref);
-		return true;
+		IdemRowSet(row, IDEM_COL_COMPLETED_AT,
+				   TimestampTzGetDatum(GetCurrentTimestamp()));
+		IdemRowSet(row, IDEM_COL_STATUS_CODE, Int32GetDatum(answer->status_code));
+		SetOrNull(row, IDEM_COL_HEADERS, answer->headers);
+		SetOrNull(row, IDEM_COL_BODY, answer->body);
+		done = StoreOwned(&table, ref, row, "idem_complete()");
+		if (done)
+			IdemReminderDone(token);
 	}
-
-	IdemRowSet(row, IDEM_COL_COMPLETED_AT, TimestampTzGetDatum(now));
-	IdemRowSet(row, IDEM_COL_STATUS_CODE, Int32GetDatum(answer->status_code));
-	SetOrNull(row, IDEM_COL_HEADERS, answer->headers);
-	SetOrNull(row, IDEM_COL_BODY, answer->body);
-	if (!StoreOwned(ref, row, "idem_complete()"))
-		return false;
-	IdemReminderDone(token);
-	return true;
+	else if (!SameAnswer(row, answer))
+		AlreadyCompleted(ref);
+	IdemTableClose(&table);
+	return done;
 }
 
 /*
@@ -600,86 +568,26 @@ IdemStoreComplete(const IdemKeyRef *ref, const pg_uuid_t *token,
 		IdemProbeFree(&probe);
 		CHECK_FOR_INTERRUPTS();
 	}
-}
-
-/*
- * One attempt to change a key in progress; false: things have moved, look
- * again.  A row that this transaction wrote has to be tracked in its new
- * place, and a lease that ends sooner needs a reminder that comes sooner.
- */
-static bool
-ChangeOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
-		   const IdemChange *change, IdemProbe *probe)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	IdemRow    *row = &probe->row;
-	TimestampTz lease_until;
-
-	LookForKey(ref, probe);
-	CheckOwner(ref, probe, token, now);
-	if (IdemRowCompleted(row))
-		AlreadyCompleted(ref);
-
-	lease_until = IdemRowLeaseUntil(row);
-	if (change->lease > 0)
-		IdemRowSet(row, IDEM_COL_LEASE_UNTIL,
-				   TimestampTzGetDatum(Min(now + change->lease, IdemRowExpiresAt(row))));
-	if (change->recovery_point != NULL)
-	{
-		SetOrNull(row, IDEM_COL_RECOVERY_POINT, change->recovery_point);
-		SetOrNull(row, IDEM_COL_RECOVERY_DATA, change->recovery_data);
-	}
-	if (!StoreOwned(ref, row, change->command))
-		return false;
-	if (row->own || IdemRowLeaseUntil(row) < lease_until)
-		IdemReminderTrack(ref->nsp, &row->tid, token);
-	return true;
-}
-
-/*
- * Renew the lease of a key in progress, or record how far its work has come.
- * Returns the end of the lease.
- */
-TimestampTz
-IdemStoreChange(const IdemKeyRef *ref, const pg_uuid_t *token,
-				const IdemChange *change)
-{
-	IdemProbe	probe;
-
-	while (!ChangeOnce(ref, token, change, &probe))
-	{
-		IdemProbeFree(&probe);
-		CHECK_FOR_INTERRUPTS();
-	}
-	return IdemRowLeaseUntil(&probe.row);
+	IdemProbeFree(&probe);
 }
 
 /* One attempt to release; false: things have moved, look again */
 static bool
 ReleaseOnce(const IdemKeyRef *ref, const pg_uuid_t *token, IdemProbe *probe)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	IdemTable	table;
-	TM_FailureData failure;
-	TM_Result	result;
+	bool		deleted;
 
-	LookForKey(ref, probe);
-	CheckOwner(ref, probe, token, now);
+	LookForOwnKey(&table, ref, token, probe);
 	if (IdemRowCompleted(&probe->row))
 		AlreadyCompleted(ref);
 
 	PreventCommandIfReadOnly("idem_release()");
-	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, RowExclusiveLock);
-	result = table_tuple_delete(table.rel, &probe->row.tid,
-								GetCurrentCommandId(true), InvalidSnapshot,
-								InvalidSnapshot, true, &failure, false);
-	IdemTableClose(&table);
-	if (result == TM_Ok)
-	{
-		CommandCounterIncrement();
+	deleted = IdemRowDelete(&table, &probe->row.tid);
+	if (deleted)
 		IdemReminderDone(token);
-	}
-	return result == TM_Ok;
+	IdemTableClose(&table);
+	return deleted;
 }
 
 /* Give the key up without an answer: it is absent again */
@@ -693,12 +601,80 @@ IdemStoreRelease(const IdemKeyRef *ref, const pg_uuid_t *token)
 		IdemProbeFree(&probe);
 		CHECK_FOR_INTERRUPTS();
 	}
+	IdemProbeFree(&probe);
+}
+
+/*
+ * One attempt to change a key in progress; false: things have moved, look
+ * again.  A row that this transaction wrote has to be tracked in its new
+ * place, and a lease that ends sooner needs a reminder that comes sooner.
+ */
+static bool
+ChangeOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
+		   const IdemChange *change, IdemProbe *probe)
+{
+	IdemRow    *row = &probe->row;
+	TimestampTz lease_until;
+	IdemTable	table;
+	bool		changed;
+
+	LookForOwnKey(&table, ref, token, probe);
+	if (IdemRowCompleted(row))
+		AlreadyCompleted(ref);
+
+	lease_until = IdemRowLeaseUntil(row);
+	if (change->lease > 0)
+		IdemRowSet(row, IDEM_COL_LEASE_UNTIL,
+				   TimestampTzGetDatum(Min(GetCurrentTimestamp() + change->lease,
+										   IdemRowExpiresAt(row))));
+	if (change->recovery_point != NULL)
+	{
+		SetOrNull(row, IDEM_COL_RECOVERY_POINT, change->recovery_point);
+		SetOrNull(row, IDEM_COL_RECOVERY_DATA, change->recovery_data);
+	}
+	changed = StoreOwned(&table, ref, row, change->command);
+	if (changed && (row->own || IdemRowLeaseUntil(row) < lease_until))
+		IdemReminderTrack(ref->nsp, table.rel, row);
+	IdemTableClose(&table);
+	return changed;
+}
+
+/*
+ * Renew the lease of a key in progress, or record how far its work has come.
+ * Returns the end of the lease.
+ */
+TimestampTz
+IdemStoreChange(const IdemKeyRef *ref, const pg_uuid_t *token,
+				const IdemChange *change)
+{
+	IdemProbe	probe;
+	TimestampTz lease_until;
+
+	while (!ChangeOnce(ref, token, change, &probe))
+	{
+		IdemProbeFree(&probe);
+		CHECK_FOR_INTERRUPTS();
+	}
+	lease_until = IdemRowLeaseUntil(&probe.row);
+	IdemProbeFree(&probe);
+	return lease_until;
 }
 
 /* ----------
  * Recovering
  * ----------
  */
+
+/* The row of a claim: the next attempt, with the retention that was granted */
+static void
+ClaimRow(IdemRow *row, void *arg)
+{
+	Rewrite    *rewrite = arg;
+
+	BeginAttempt(row, rewrite->args, IdemRowAttempt(row) + 1,
+				 IdemRowExpiresAt(row) - IdemRowBeganAt(row),
+				 Max(rewrite->judged, GetCurrentTimestamp()));
+}
 
 /*
  * Take over a key whose lease under `token` is over, for whoever recovers it;
@@ -709,32 +685,24 @@ bool
 IdemStoreClaim(const IdemKeyRef *ref, const pg_uuid_t *token, int64 lease,
 			   IdemRow *row)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	IdemReserveArgs args = {.ref = *ref, .lease = lease};
+	Rewrite		rewrite = {.verdict = VERDICT_STALE,
+		.judged = GetCurrentTimestamp(), .args = &args};
 	IdemTable	table;
 	IdemProbe	probe;
-	bool		claimed;
+	bool		claimed = false;
 
-	LookForKey(ref, &probe);
-	if (!probe.found || TransactionIdIsValid(probe.changer) ||
-		IdemRowState(&probe.row, now) != IDEM_STALE ||
-		!SameToken(&probe.row, token))
-		return false;
-
-	*row = probe.row;
-	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, RowExclusiveLock);
-	claimed = LockRow(&table, row) == TM_Ok;
-	if (claimed)
+	LookForKey(&table, ref, &probe);
+	if (probe.found && !TransactionIdIsValid(probe.changer) &&
+		IdemRowState(&probe.row, rewrite.judged) == IDEM_STALE &&
+		SameToken(&probe.row, token))
 	{
-		now = Max(now, GetCurrentTimestamp());
-		BeginAttempt(row, &args, IdemRowAttempt(row) + 1,
-					 IdemRowExpiresAt(row) - IdemRowBeganAt(row), now);
-		if (!UpdateRow(&table, row))
-			elog(ERROR, "row version of a key was changed under its lock");
+		*row = probe.row;
+		claimed = IdemRowReplace(&table, row, ClaimRow, &rewrite) == TM_Ok;
+		if (claimed)
+			IdemReminderTrack(ref->nsp, table.rel, row);
 	}
 	IdemTableClose(&table);
-	if (claimed)
-		IdemReminderTrack(ref->nsp, &row->tid, IdemRowToken(row));
 	return claimed;
 }
 
@@ -760,19 +728,27 @@ MarkRow(IdemRow *row, const IdemKeyRef *ref, int64 retention, TimestampTz now)
 
 /* Put the mark where there is no row, or an expired one; false: look again */
 static bool
-WriteMark(const IdemKeyRef *ref, int64 retention, IdemProbe *probe)
+WriteMark(IdemTable *table, const IdemKeyRef *ref, int64 retention,
+		  IdemProbe *probe)
 {
 	IdemRow		row;
-	IdemTable	table;
-	bool		written;
 
 	PreventCommandIfReadOnly("idem_once()");
 	MarkRow(&row, ref, retention, GetCurrentTimestamp());
+	if (!probe->found)
+		return IdemRowInsert(table, &row);
 	row.tid = probe->row.tid;
-	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, RowExclusiveLock);
-	written = probe->found ? UpdateRow(&table, &row) : InsertRow(&table, &row);
-	IdemTableClose(&table);
-	return written;
+	return IdemRowUpdate(table, &row);
+}
+
+/* The transaction that inserts the key has not ended: wait, as an INSERT does */
+static void
+WaitForInserter(const IdemProbe *probe)
+{
+	if (probe->speculative != 0)
+		SpeculativeInsertionWait(probe->inserter, probe->speculative);
+	else
+		XactLockTableWait(probe->inserter, NULL, NULL, XLTW_None);
 }
 
 /* One attempt to mark; false: things have moved, look again */
@@ -780,28 +756,25 @@ static bool
 MarkOnce(const IdemKeyRef *ref, int64 retention, IdemProbe *probe, bool *first)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	IdemTable	table;
+	bool		rival;
+	bool		written = false;
 
-	LookForKey(ref, probe);
-	if (!probe->found && TransactionIdIsValid(probe->inserter))
-	{
-		if (probe->speculative != 0)
-			SpeculativeInsertionWait(probe->inserter, probe->speculative);
-		else
-			XactLockTableWait(probe->inserter, NULL, NULL, XLTW_None);
-		return false;
-	}
-	if (probe->found && IdemRowState(&probe->row, now) != IDEM_ABSENT)
-	{
-		if (!probe->row.isnull[IDEM_COL_FINGERPRINT])
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("key \"%s\" is reserved, not a mark", KeyName(ref)),
-					 errhint("Marks share the names of keys: use another client or another prefix for them.")));
-		*first = false;
-		return true;
-	}
-	*first = true;
-	return WriteMark(ref, retention, probe);
+	LookForKey(&table, ref, probe);
+	rival = !probe->found && TransactionIdIsValid(probe->inserter);
+	*first = !probe->found || IdemRowState(&probe->row, now) == IDEM_ABSENT;
+	if (!*first && !probe->row.isnull[IDEM_COL_FINGERPRINT])
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("key \"%s\" is reserved, not a mark", KeyName(ref)),
+				 errhint("Marks share the names of keys: use another client or another prefix for them.")));
+	if (*first && !rival)
+		written = WriteMark(&table, ref, retention, probe);
+	IdemTableClose(&table);
+
+	if (rival)
+		WaitForInserter(probe);
+	return written || !*first;
 }
 
 /*
@@ -829,52 +802,47 @@ IdemStoreMark(const IdemKeyRef *ref, int64 retention)
  * ----------
  */
 
-/* The version of this key that can be seen now is removed, whoever owns it */
+/*
+ * Remove what a snapshot taken now sees of the key, or of the client's keys.
+ * Returns whether some of it had changed in the meantime.
+ */
 static bool
-ForgetVersion(IdemTable *table, ItemPointer tid)
+ForgetOnce(IdemTable *table, int nkeys, int64 *forgotten)
 {
-	TM_FailureData failure;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
+	IndexScanDesc scan = IdemIndexBeginScan(table->rel, table->pk, snapshot, nkeys);
+	bool		changed = false;
 
-	return table_tuple_delete(table->rel, tid, GetCurrentCommandId(true),
-							  InvalidSnapshot, InvalidSnapshot, true, &failure,
-							  false) == TM_Ok;
+	index_rescan(scan, table->scankeys, nkeys, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (IdemRowDelete(table, &slot->tts_tid))
+			(*forgotten)++;
+		else
+			changed = true;
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	return changed;
 }
 
 /*
- * Remove a key, or with key NULL all of the client's, whatever their state.
- * Waits for unfinished changes, as a DELETE does, and follows what they left.
- * Returns how many there were.
+ * Remove a key, or with key NULL all of the client's, whatever their state
+ * and whoever owns them.  Waits for unfinished changes, as a DELETE does, and
+ * follows what they leave.  Returns how many there were.
  */
 int64
 IdemStoreForget(const IdemKeyRef *ref)
 {
-	int			nkeys = ref->key == NULL ? 1 : 2;
 	int64		forgotten = 0;
-	bool		again = true;
 	IdemTable	table;
 
-	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, RowExclusiveLock);
-	while (again)
-	{
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-		TupleTableSlot *slot = table_slot_create(table.rel, NULL);
-		IndexScanDesc scan = IdemIndexBeginScan(table.rel, table.pk, snapshot, nkeys);
-
-		again = false;
-		index_rescan(scan, table.scankeys, nkeys, NULL, 0);
-		while (index_getnext_slot(scan, ForwardScanDirection, slot))
-		{
-			CHECK_FOR_INTERRUPTS();
-			if (ForgetVersion(&table, &slot->tts_tid))
-				forgotten++;
-			else
-				again = true;
-		}
-		index_endscan(scan);
-		ExecDropSingleTupleTableSlot(slot);
-		UnregisterSnapshot(snapshot);
-		CommandCounterIncrement();
-	}
+	IdemTableOpen(&table, ref->nsp, ref->client, ref->key);
+	while (ForgetOnce(&table, ref->key == NULL ? 1 : 2, &forgotten))
+		CHECK_FOR_INTERRUPTS();
 	IdemTableClose(&table);
 	return forgotten;
 }
@@ -895,7 +863,7 @@ IdemStoreRead(const IdemKeyRef *ref, IdemRow *row)
 	Snapshot	snapshot = RegisterSnapshot(GetTransactionSnapshot());
 	bool		found;
 
-	IdemTableOpen(&table, ref->nsp, ref->client, ref->key, AccessShareLock);
+	IdemTableOpen(&table, ref->nsp, ref->client, ref->key);
 	found = IdemReadKey(&table, snapshot, row);
 	IdemTableClose(&table);
 	UnregisterSnapshot(snapshot);

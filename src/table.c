@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "compat.h"
+#include "storage/lmgr.h"
 #include "table.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -85,31 +86,18 @@ IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
 	return rel;
 }
 
-/* Set up what the executor needs to keep every index of the table */
-static void
-OpenWriter(IdemTable *table)
-{
-	table->estate = CreateExecutorState();
-	table->writer = makeNode(ResultRelInfo);
-	InitResultRelInfo(table->writer, table->rel, 0, NULL, 0);
-	ExecOpenIndices(table->writer, false);
-}
-
 /*
- * Open idem_key and its primary key, to look for or to write this key.
- *
- * The scan keys point to `client` and `key`; both may be NULL when no search
- * follows.
+ * Open idem_key and its primary key, to look for this key.  The scan keys
+ * point to `client` and `key`; what is not searched for may be NULL.
  */
 void
-IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key,
-			  LOCKMODE lockmode)
+IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key)
 {
 	Oid			pk;
 
-	memset(table, 0, sizeof(IdemTable));
-	table->lockmode = lockmode;
-	table->rel = IdemRelationOpen(nsp, "idem_key", lockmode);
+	table->indexes = NULL;
+	table->estate = NULL;
+	table->rel = IdemRelationOpen(nsp, "idem_key", AccessShareLock);
 	pk = IdemPrimaryKeyIndex(table->rel);
 	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS || !OidIsValid(pk))
 		ereport(ERROR,
@@ -117,30 +105,48 @@ IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key,
 				 errmsg("table \"%s\" is not the one that extension idem created",
 						RelationGetRelationName(table->rel)),
 				 errhint("Its columns and its primary key must not be changed.")));
-	table->pk = index_open(pk, lockmode);
+	table->pk = index_open(pk, AccessShareLock);
 
 	if (scankey_cache.index != pk)
 		BuildScanKeys(table->pk);
 	memcpy(table->scankeys, scankey_cache.keys, sizeof(table->scankeys));
 	table->scankeys[0].sk_argument = PointerGetDatum(client);
 	table->scankeys[1].sk_argument = PointerGetDatum(key);
+}
 
-	if (lockmode != AccessShareLock)
-		OpenWriter(table);
+/* Something is to be written, and its locks are to be had in this order */
+void
+IdemTableLockForWriting(IdemTable *table)
+{
+	LockRelationOid(RelationGetRelid(table->rel), RowExclusiveLock);
+}
+
+/*
+ * Set up what the executor needs to insert into every index of the table.
+ * Most updates insert into none.
+ */
+void
+IdemTableOpenIndexes(IdemTable *table)
+{
+	if (table->indexes != NULL)
+		return;
+	table->estate = CreateExecutorState();
+	table->indexes = makeNode(ResultRelInfo);
+	InitResultRelInfo(table->indexes, table->rel, 0, NULL, 0);
+	ExecOpenIndices(table->indexes, false);
 }
 
 /* Close it; only a writer's lock on the table itself stays */
 void
 IdemTableClose(IdemTable *table)
 {
-	if (table->writer != NULL)
+	if (table->indexes != NULL)
 	{
-		ExecCloseIndices(table->writer);
+		ExecCloseIndices(table->indexes);
 		FreeExecutorState(table->estate);
 	}
-	index_close(table->pk, table->lockmode);
-	table_close(table->rel,
-				table->lockmode == AccessShareLock ? AccessShareLock : NoLock);
+	index_close(table->pk, AccessShareLock);
+	table_close(table->rel, AccessShareLock);
 	table->rel = NULL;
 }
 
@@ -161,6 +167,26 @@ IdemRowRead(IdemTable *table, TupleTableSlot *slot, IdemRow *row)
 	heap_deform_tuple(row->tuple, RelationGetDescr(table->rel),
 					  row->values, row->isnull);
 	ExecClearTuple(slot);
+}
+
+/* Is this the row of the key that the table was opened for? */
+bool
+IdemRowHasKey(IdemTable *table, const IdemRow *row)
+{
+	static const IdemColumn columns[2] = {IDEM_COL_CLIENT, IDEM_COL_KEY};
+	int			i;
+
+	for (i = 0; i < 2; i++)
+	{
+		const void *stored = DatumGetPointer(row->values[columns[i]]);
+		const void *wanted = DatumGetPointer(table->scankeys[i].sk_argument);
+
+		if (VARSIZE_ANY_EXHDR(stored) != VARSIZE_ANY_EXHDR(wanted) ||
+			memcmp(VARDATA_ANY(stored), VARDATA_ANY(wanted),
+				   VARSIZE_ANY_EXHDR(stored)) != 0)
+			return false;
+	}
+	return true;
 }
 
 /* Set one column */

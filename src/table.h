@@ -42,18 +42,17 @@ typedef enum IdemColumn
 /*
  * An open idem_key table and its primary-key index.
  *
- * With AccessShareLock both are for reading, and closing gives the locks back
- * at once.  With RowExclusiveLock `writer` is set up as well, and the table's
- * lock stays until the transaction ends, as after any INSERT.
+ * Opened with AccessShareLock, for reading; closing gives that back at once.
+ * Whoever finds that something is to be written takes RowExclusiveLock on the
+ * table as well, which stays until the transaction ends, as after any INSERT.
  */
 typedef struct IdemTable
 {
 	Relation	rel;
 	Relation	pk;
-	LOCKMODE	lockmode;
 	ScanKeyData scankeys[2];	/* client = , key = */
-	EState	   *estate;			/* writer only: evaluates index expressions */
-	ResultRelInfo *writer;		/* writer only: every index of the table */
+	ResultRelInfo *indexes;		/* all of them, once one is to be inserted into */
+	EState	   *estate;			/* evaluates their expressions */
 } IdemTable;
 
 /*
@@ -77,12 +76,14 @@ typedef struct IdemRow
 #define IdemRowAttempt(row)		DatumGetInt32((row)->values[IDEM_COL_ATTEMPT])
 #define IdemRowCompleted(row)	(!(row)->isnull[IDEM_COL_COMPLETED_AT])
 
-extern void IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key,
-						  LOCKMODE lockmode);
+extern void IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key);
+extern void IdemTableLockForWriting(IdemTable *table);
+extern void IdemTableOpenIndexes(IdemTable *table);
 extern void IdemTableClose(IdemTable *table);
 extern Relation IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode);
 
 extern void IdemRowRead(IdemTable *table, TupleTableSlot *slot, IdemRow *row);
+extern bool IdemRowHasKey(IdemTable *table, const IdemRow *row);
 extern void IdemRowSet(IdemRow *row, IdemColumn col, Datum value);
 extern void IdemRowSetNull(IdemRow *row, IdemColumn col);
 extern TupleTableSlot *IdemRowSlot(IdemTable *table, const IdemRow *row);

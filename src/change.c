@@ -1,0 +1,147 @@
+/*-------------------------------------------------------------------------
+ *
+ * change.c
+ *	  Changing one version of one row, or saying that it is too late.
+ *
+ * Each of these is a compare-and-swap: it changes exactly the version that
+ * its caller has found and judged, or nothing.  After each the command counter
+ * is advanced, since the same statement may go on with the row: a function
+ * that reserves and completes, a CTE.
+ *
+ * The table is open, and its RowExclusiveLock is taken here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "change.h"
+#include "compat.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/*
+ * Insert the row unless the unique index has an entry for its key that may
+ * count.  Nobody is waited for: check and insertion happen under one lock of
+ * the index page, so that of several callers exactly one is told "unique".
+ * The others withdraw their row before anybody could wait for it.
+ */
+bool
+IdemRowInsert(IdemTable *table, IdemRow *row)
+{
+	TransactionId xid = GetCurrentTransactionId();
+	TupleTableSlot *slot = IdemRowSlot(table, row);
+	List	   *arbiters = list_make1_oid(RelationGetRelid(table->pk));
+	bool		conflict = false;
+	uint32		token;
+
+	IdemTableLockForWriting(table);
+	IdemTableOpenIndexes(table);
+	token = SpeculativeInsertionLockAcquire(xid);
+	table_tuple_insert_speculative(table->rel, slot, GetCurrentCommandId(true),
+								   0, NULL, token);
+	(void) IdemInsertIndexTuples(table->indexes, slot, table->estate, true,
+								 &conflict, arbiters, false);
+	table_tuple_complete_speculative(table->rel, slot, token, !conflict);
+	SpeculativeInsertionLockRelease(xid);
+	CommandCounterIncrement();
+
+	row->tid = slot->tts_tid;
+	ExecDropSingleTupleTableSlot(slot);
+	return !conflict;
+}
+
+/*
+ * Replace the version at row->tid by the row as it is now.  Like any UPDATE
+ * this waits for an unfinished change by somebody else.  False: the version
+ * is not the newest any more.
+ */
+bool
+IdemRowUpdate(IdemTable *table, IdemRow *row)
+{
+	TupleTableSlot *slot = IdemRowSlot(table, row);
+	TM_FailureData failure;
+	LockTupleMode lockmode;
+	TU_UpdateIndexes updates;
+	TM_Result	result;
+
+	IdemTableLockForWriting(table);
+	result = table_tuple_update(table->rel, &row->tid, slot,
+								GetCurrentCommandId(true), InvalidSnapshot,
+								InvalidSnapshot, true, &failure, &lockmode,
+								&updates);
+	if (result == TM_Ok)
+	{
+		if (IDEM_UPDATES_INDEXES(updates))
+		{
+			IdemTableOpenIndexes(table);
+			(void) IdemInsertIndexTuples(table->indexes, slot, table->estate,
+										 false, NULL, NIL,
+										 IDEM_ONLY_SUMMARIZING(updates));
+		}
+		CommandCounterIncrement();
+		row->tid = slot->tts_tid;
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	return result == TM_Ok;
+}
+
+/*
+ * Remove the version at this place.  Like any DELETE this waits for an
+ * unfinished change by somebody else.  False: it is not the newest any more.
+ */
+bool
+IdemRowDelete(IdemTable *table, ItemPointer tid)
+{
+	TM_FailureData failure;
+	TM_Result	result;
+
+	IdemTableLockForWriting(table);
+	result = table_tuple_delete(table->rel, tid, GetCurrentCommandId(true),
+								InvalidSnapshot, InvalidSnapshot, true,
+								&failure, false);
+	if (result == TM_Ok)
+		CommandCounterIncrement();
+	return result == TM_Ok;
+}
+
+/* Lock the version at row->tid without waiting */
+static TM_Result
+LockVersion(IdemTable *table, IdemRow *row)
+{
+	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
+	TM_FailureData failure;
+	TM_Result	result;
+
+	result = table_tuple_lock(table->rel, &row->tid, SnapshotAny, slot,
+							  GetCurrentCommandId(true),
+							  LockTupleNoKeyExclusive, LockWaitSkip, 0,
+							  &failure);
+	ExecDropSingleTupleTableSlot(slot);
+	return result;
+}
+
+/*
+ * Replace the version at row->tid without waiting for anybody: lock it, let
+ * rewrite(row, arg) say what becomes of it, and update.
+ *
+ * An update alone would wait for whoever holds the version (heap_update knows
+ * no other way).  TM_WouldBlock: somebody does.  It cannot happen that the
+ * version is locked and left as it is: what was judged is what was locked.
+ */
+TM_Result
+IdemRowReplace(IdemTable *table, IdemRow *row,
+			   void (*rewrite) (IdemRow *row, void *arg), void *arg)
+{
+	TM_Result	result;
+
+	IdemTableLockForWriting(table);
+	result = LockVersion(table, row);
+	if (result != TM_Ok)
+		return result;
+	rewrite(row, arg);
+	if (!IdemRowUpdate(table, row))
+		elog(ERROR, "row version of a key was changed under its lock");
+	return TM_Ok;
+}
