@@ -28,6 +28,7 @@
 #include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "common/pg_prng.h"
 #include "compat.h"
 #include "miscadmin.h"
@@ -244,20 +245,24 @@ WaitForTransaction(void *xid)
 }
 
 /*
- * Wait until the transaction has ended, at most until the deadline.  Returns
- * false when the deadline came first.  Going through the lock manager makes
- * the wait visible in pg_locks and pg_blocking_pids and part of deadlock
- * detection.
+ * Wait until the transaction has ended, at most until the deadline; it may
+ * come back before either.  Going through the lock manager makes the wait
+ * visible in pg_locks and pg_blocking_pids and part of deadlock detection.
+ * On a standby the primary's transactions hold no locks, so we look now and
+ * then.
  */
-bool
+void
 IdemWaitForTransaction(TransactionId xid, TimestampTz deadline)
 {
 	int64		us = deadline - GetCurrentTimestamp();
 
 	if (us <= 0)
-		return false;
-	return IdemWaitAtMost((int) Min((us + 999) / 1000, INT_MAX),
-						  WaitForTransaction, &xid);
+		return;
+	if (RecoveryInProgress())
+		IdemPause(0, deadline);
+	else
+		(void) IdemWaitAtMost((int) Min((us + 999) / 1000, INT_MAX),
+							  WaitForTransaction, &xid);
 }
 
 /*

@@ -303,7 +303,7 @@ MeetRival(const Patience *patience, const IdemProbe *probe, TimestampTz now,
 	}
 	if (now >= patience->deadline)
 		return AnswerInFlight(reservation, now, now);
-	(void) IdemWaitForTransaction(rival, patience->deadline);
+	IdemWaitForTransaction(rival, patience->deadline);
 	return false;
 }
 
@@ -321,7 +321,7 @@ MeetLease(const Patience *patience, const IdemProbe *probe, TimestampTz now,
 	if (now >= patience->deadline || probe->row.own)
 		return AnswerInFlight(reservation, until, now);
 	if (TransactionIdIsValid(probe->changer))
-		(void) IdemWaitForTransaction(probe->changer, patience->deadline);
+		IdemWaitForTransaction(probe->changer, patience->deadline);
 	else
 		IdemPause(now - patience->since, Min(until, patience->deadline));
 	return false;
