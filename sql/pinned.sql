@@ -1,0 +1,69 @@
+-- A role that is pinned to one client. Promises: section 6 (idem.client, by login;
+-- SET ROLE does not change it) and section 5 (42501).
+SELECT current_user AS admin \gset
+CREATE ROLE regress_idem_pinned LOGIN;
+CREATE ROLE regress_idem_free LOGIN;
+GRANT regress_idem_free TO regress_idem_pinned;
+ALTER ROLE regress_idem_pinned SET idem.client = 'acme';
+SELECT idem_grant('regress_idem_pinned'), idem_grant('regress_idem_free');
+SELECT idem_grant('regress_idem_pinned', monitor => true);
+GRANT USAGE ON SCHEMA test TO regress_idem_pinned, regress_idem_free;
+SELECT test.answered('other', 'k', '\x01', body => 'of the other') AS other, test.answered('ACME', 'k', '\x01') IS NOT NULL AS upper \gset
+\c - regress_idem_pinned
+SHOW idem.client;
+-- its own client
+SELECT outcome, token FROM idem_reserve('acme', 'k', '\x01') \gset
+\echo :outcome
+SELECT idem_complete('acme', 'k', :'token', 200);
+SELECT outcome FROM idem_reserve('acme', 'k', '\x01');
+SELECT state FROM idem_lookup('acme', 'k');
+-- and no other, in any call, whether the key is there or not; names are compared whole
+SELECT call, state, message, detail, hint
+FROM unnest(ARRAY[$$idem_reserve('other', 'k', '\x01')$$, $$idem_complete('other', 'k', :token, 200, 'of the other')$$, $$idem_complete_bytes('other', 'k', :token, 200)$$, $$idem_complete_json('other', 'k', :token, 200, '1')$$,
+    $$idem_release('other', 'k', :token)$$, $$idem_lookup('other', 'k')$$, $$idem_lookup('other', 'none')$$, $$idem_lookup('ACME', 'k')$$, $$idem_lookup('acm', 'k')$$, $$idem_lookup('acme ', 'k')$$, $$idem_lookup('acme2', 'k')$$]) WITH ORDINALITY c(call, n),
+     LATERAL test.failure('SELECT ' || replace(call, ':token', quote_literal(:'other'))) ORDER BY n;
+-- pure functions look at no key
+SELECT idem_provider_key('other', 'k') IS NOT NULL AS derived, idem_parse_key('k');
+-- the view shows its own
+SELECT client, key, state FROM idem_keys;
+SELECT count(*) FROM idem_keys WHERE client <> 'acme';
+-- in no way does it get out of it
+SELECT command, test.sqlstate(command) FROM unnest('{"SET idem.client = ''other''","SET LOCAL idem.client = ''''","SELECT set_config(''idem.client'', ''other'', false)",
+    "ALTER ROLE regress_idem_pinned SET idem.client = ''other''","ALTER ROLE regress_idem_pinned RESET idem.client"}'::text[]) command;
+RESET idem.client;
+SELECT current_setting('idem.client');
+RESET ALL;
+SELECT current_setting('idem.client');
+DISCARD ALL;
+SELECT current_setting('idem.client');
+ALTER ROLE regress_idem_pinned RESET ALL;
+SELECT test.sqlstate($$CREATE FUNCTION pg_temp.f() RETURNS void LANGUAGE sql SET idem.client = 'other' AS 'SELECT'$$);
+SET ROLE regress_idem_free;
+SELECT current_setting('idem.client'), test.sqlstate($$SELECT idem_lookup('other', 'k')$$);
+RESET ROLE;
+\c - regress_idem_pinned
+SELECT current_setting('idem.client'), test.sqlstate($$SELECT idem_lookup('other', 'k')$$);
+
+-- By login: another role that takes this one's rights is not pinned by it.
+\c - regress_idem_free
+SELECT outcome FROM idem_reserve('other', 'k', '\x01');
+SELECT test.sqlstate('SELECT count(*) FROM idem_keys');
+
+-- A superuser may pin itself, to any name; an error in it is said by the call.
+\c - :admin
+SET idem.client = 'acme';
+SELECT test.sqlstate($$SELECT idem_lookup('other', 'k')$$), (idem_lookup('acme', 'k')).state;
+SELECT DISTINCT client FROM idem_keys;
+SET idem.client = '';
+SELECT (idem_lookup('other', 'k')).state;
+SELECT count(DISTINCT client) > 1 AS all_clients FROM idem_keys;
+-- for a function's length, too: how a trusted function calls for somebody else
+CREATE FUNCTION pg_temp.pinned(client text) RETURNS text LANGUAGE sql SET idem.client = 'acme' AS $$ SELECT state FROM idem_lookup(client, 'k') $$;
+SELECT pg_temp.pinned('acme');
+SELECT state, message FROM test.failure($$SELECT pg_temp.pinned('other')$$);
+SELECT (idem_lookup('other', 'k')).state;
+
+SELECT idem_revoke('regress_idem_pinned'), idem_revoke('regress_idem_free');
+REVOKE USAGE ON SCHEMA test FROM regress_idem_pinned, regress_idem_free;
+REVOKE USAGE ON SCHEMA public FROM regress_idem_pinned, regress_idem_free;
+DROP ROLE regress_idem_pinned, regress_idem_free;
