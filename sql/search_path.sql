@@ -1,0 +1,81 @@
+-- A search_path made by somebody hostile changes nothing. Promises: section 4 (the
+-- calls), rule 1 (the unique index decides): names are looked up nowhere but in the
+-- extension's own schema and in pg_catalog.
+CREATE SCHEMA evil;
+-- Functions, operators, types and tables of the names that are used inside; each says when it is reached.
+CREATE FUNCTION evil.trap() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the trap was reached'; END $$;
+CREATE FUNCTION evil.text_equal(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() IS NULL $$;
+CREATE FUNCTION evil.time_compare(timestamptz, timestamptz) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() IS NULL $$;
+CREATE FUNCTION evil.bytea_equal(bytea, bytea) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() IS NULL $$;
+CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_equal);
+CREATE OPERATOR evil.= (LEFTARG = bytea, RIGHTARG = bytea, FUNCTION = evil.bytea_equal);
+CREATE OPERATOR evil.> (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = evil.time_compare);
+CREATE OPERATOR evil.<= (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = evil.time_compare);
+CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT evil.trap()::timestamptz $$;
+CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE sql AS $$ SELECT evil.trap()::timestamptz $$;
+CREATE FUNCTION evil.sha256(bytea) RETURNS bytea LANGUAGE sql AS $$ SELECT evil.trap()::bytea $$;
+CREATE FUNCTION evil.octet_length(bytea) RETURNS int LANGUAGE sql AS $$ SELECT evil.trap()::int $$;
+CREATE FUNCTION evil.octet_length(text) RETURNS int LANGUAGE sql AS $$ SELECT evil.trap()::int $$;
+CREATE FUNCTION evil.idem_pinned_client() RETURNS text LANGUAGE sql AS $$ SELECT evil.trap() $$;
+CREATE FUNCTION evil.gen_random_uuid() RETURNS uuid LANGUAGE sql AS $$ SELECT evil.trap()::uuid $$;
+CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.trap() IS NULL);
+CREATE DOMAIN evil.idem_outcome AS pg_catalog.text CHECK (evil.trap() IS NULL);
+CREATE TYPE evil.idem_reservation AS (outcome int);
+CREATE TABLE evil.idem_key (client int);
+CREATE TEMP TABLE idem_key (LIKE public.idem_key);
+CREATE TEMP TABLE idem_reminder_1 (LIKE public.idem_reminder_1);
+CREATE TEMP TABLE idem_reminder_2 (LIKE public.idem_reminder_2);
+CREATE TEMP TABLE idem_state (LIKE public.idem_state);
+CREATE TEMP TABLE idem_keys (client int);
+CREATE TEMP TABLE pg_class (oid oid);
+CREATE TEMP TABLE pg_proc (oid oid);
+
+SET search_path = pg_temp, evil, pg_catalog;
+SELECT outcome, token FROM public.idem_reserve('path', 'k', '\x01') \gset
+\echo :outcome
+SELECT outcome FROM public.idem_reserve('path', 'k', '\x01');
+SELECT outcome FROM public.idem_reserve('path', 'k', '\x02');
+SELECT public.idem_complete('path', 'k', :'token', 200, 'path');
+SELECT outcome, pg_catalog.convert_from(body, 'UTF8') AS body FROM public.idem_reserve('path', 'k', '\x01');
+SELECT outcome, token FROM public.idem_reserve('path', 'json', request => '{"a": 1}') \gset
+SELECT public.idem_complete_json('path', 'json', :'token', 200, '{}');
+SELECT outcome, token FROM public.idem_reserve('path', 'released', '\x01') \gset
+SELECT public.idem_release('path', 'released', :'token');
+SELECT outcome FROM public.idem_reserve('path', 'stale', '\x01', lease => '1 ms', retention => '1 h');
+SELECT state FROM public.idem_lookup('path', 'k');
+SELECT key, state, body_bytes FROM public.idem_keys WHERE client OPERATOR(pg_catalog.=) 'path' AND key OPERATOR(pg_catalog.<>) 'stale' ORDER BY key;
+SELECT public.idem_canonical_json('{"a": 1.0}', '{$.a}', '{$.b}'), public.idem_parse_key('k'), public.idem_provider_key('c', 'k') IS NOT NULL AS provider_key;
+CREATE ROLE regress_idem_path;
+SELECT public.idem_grant('regress_idem_path'), public.idem_grant('regress_idem_path', true), public.idem_revoke('regress_idem_path');
+REVOKE USAGE ON SCHEMA public FROM regress_idem_path;
+DROP ROLE regress_idem_path;
+-- a takeover, an expiry, a sweep
+RESET search_path;
+SELECT test.age('path', 'stale', '1 min');
+SET search_path = pg_temp, evil, pg_catalog;
+SELECT expired IS NOT NULL AS swept FROM public.idem_sweep();
+SELECT outcome, attempt FROM public.idem_reserve('path', 'stale', '\x01');
+BEGIN;
+SELECT outcome FROM public.idem_reserve('path', 'wait', '\x01');
+PREPARE TRANSACTION 'path';
+ROLLBACK PREPARED 'path';
+RESET search_path;
+-- nothing has got into the tables of the same names
+SELECT (SELECT count(*) FROM pg_temp.idem_key) + (SELECT count(*) FROM evil.idem_key) + (SELECT count(*) FROM pg_temp.idem_reminder_1) + (SELECT count(*) FROM pg_temp.idem_reminder_2) + (SELECT count(*) FROM pg_temp.idem_state) AS caught;
+DROP TABLE pg_temp.pg_class, pg_temp.pg_proc, pg_temp.idem_key, pg_temp.idem_keys, pg_temp.idem_reminder_1, pg_temp.idem_reminder_2, pg_temp.idem_state;
+
+-- No search_path at all.
+SET search_path = '';
+SELECT outcome FROM public.idem_reserve('path', 'empty', '\x01');
+SELECT count(*) FROM public.idem_keys WHERE client = 'path' AND key = 'empty';
+RESET search_path;
+
+-- The extension is created under a hostile path, too.
+DROP EXTENSION idem;
+SET search_path = evil, pg_catalog;
+CREATE EXTENSION idem SCHEMA public;
+RESET search_path;
+SELECT outcome FROM idem_reserve('path', 'created', '\x01');
+SELECT key FROM idem_keys;
+SET client_min_messages = warning;
+DROP SCHEMA evil CASCADE;
