@@ -72,8 +72,18 @@
 #define LIST_MIN				(250 * MS)
 #define LIST_MAX				(60000 * MS)
 
-/* Pause before asking for a worker slot again, in us */
-#define SLOT_PAUSE				(200 * MS)
+/*
+ * Pause before asking for a worker slot again, in us.  Doubled only with
+ * every so many refusals, and never long: where others fight for the slots, a
+ * free one does not last, and asking costs next to nothing.
+ */
+#define SLOT_PAUSE				(10 * MS)
+#define SLOT_PAUSE_TRIES		64
+#define SLOT_PAUSE_MAX			(200 * MS)
+
+/* How long none may be refused for the shortage to be over: an interval */
+#define SLOTS_MIN				(10000 * MS)
+#define SLOTS_MAX				(60000 * MS)
 
 /* First pause after a notice, and the number of visits that it is good for */
 #define NOTICE_PAUSE			(50 * MS)
@@ -117,6 +127,8 @@ static BackgroundWorkerHandle *visit_handle = NULL; /* the worker on a visit */
 static Oid	visit_database = InvalidOid;	/* where it is */
 static bool visit_hurried = false;	/* it has been told that others wait */
 static bool no_slot = false;	/* the log says that no worker can be had */
+static int64 slot_refused = 0;	/* when one was refused last */
+static int	slot_tries = 0;		/* how often it was so in a row */
 static int64 slot_due = 0;		/* when to ask for one again */
 
 /*
@@ -528,21 +540,34 @@ RegisterWorker(Oid database, uint32 serial)
 	return registered;
 }
 
-/* Tell the log, once, that workers can or cannot be had */
+/*
+ * Tell the log, once, that workers can or cannot be had.  Where others fight
+ * for the slots it changes all the time; so it counts as over only when
+ * nothing was refused for a while.
+ */
 static void
-ReportSlots(bool got_one)
+ReportSlots(bool got_one, int64 now)
 {
-	if (!got_one && !no_slot)
+	if (got_one)
+	{
+		if (!no_slot || now - slot_refused < Cap(1, SLOTS_MIN, SLOTS_MAX))
+			return;
+		no_slot = false;
 		ereport(LOG,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("no slot for a background worker of idem"),
-				 errdetail("Expired keys stay where they are meanwhile; no answer depends on it."),
-				 errhint("Consider increasing the configuration parameter \"%s\". There is no further message until a slot is free.",
-						 "max_worker_processes")));
-	else if (got_one && no_slot)
-		ereport(LOG,
-				(errmsg("slot for a background worker of idem is free again")));
-	no_slot = !got_one;
+				(errmsg("slots for background workers of idem are free again")));
+		return;
+	}
+
+	slot_refused = now;
+	if (no_slot)
+		return;
+	no_slot = true;
+	ereport(LOG,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("no slot for a background worker of idem"),
+			 errdetail("Expired keys stay where they are meanwhile; no answer depends on it."),
+			 errhint("Consider increasing the configuration parameter \"%s\". There is no further message until that changes.",
+					 "max_worker_processes")));
 }
 
 /* Send a worker; where that is not possible, try again a little later */
@@ -551,15 +576,17 @@ StartVisit(DatabaseEntry *entry, int64 now)
 {
 	uint32		serial;
 
-	slot_due = now + SLOT_PAUSE;
+	slot_due = now + BackOff(SLOT_PAUSE, slot_tries++ / SLOT_PAUSE_TRIES,
+							 SLOT_PAUSE_MAX);
 	if (!PrepareVisit(entry, &serial))
 		return;
 	if (!RegisterWorker(entry->oid, serial))
 	{
-		ReportSlots(false);
+		ReportSlots(false, now);
 		return;
 	}
-	ReportSlots(true);
+	ReportSlots(true, now);
+	slot_tries = 0;
 	slot_due = 0;
 	visit_database = entry->oid;
 	visit_hurried = false;
