@@ -330,6 +330,20 @@ COMMENT ON FUNCTION idem_lookup(text, text) IS
 state: absent (the rest NULL), in_progress, stale (the lease is over) or completed.
 Errors: 22004, 22023, 42501.';
 
+CREATE FUNCTION idem_explain(
+    client  text,
+    key     text,
+    fp      bytea DEFAULT NULL,
+    request jsonb DEFAULT NULL
+) RETURNS text
+AS 'MODULE_PATHNAME', 'idem_explain'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+REVOKE ALL ON FUNCTION idem_explain(text, text, bytea, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION idem_explain(text, text, bytea, jsonb) IS
+'In words: the state of a key, what a retry would get now, and why; changes nothing and works on a standby.
+fp, request: of the retry, as for idem_reserve; without both: a retry with the same request. With request, and where the first one was kept, a mismatch says in which fields they differ. It shows no answer, but parts of both requests.
+Errors: 22004, 22023, 42501, 40001.';
+
 CREATE FUNCTION idem_pinned_client() RETURNS text
 AS 'MODULE_PATHNAME', 'idem_pinned_client'
 LANGUAGE C STABLE PARALLEL RESTRICTED;

@@ -44,6 +44,7 @@ static const char *const application_functions[] = {
 
 /* What monitoring reads: the views, and what they need */
 static const char *const monitor_functions[] = {
+	"idem_explain",
 	"idem_pinned_client",
 	NULL
 };

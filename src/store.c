@@ -208,17 +208,23 @@ FirstAttempt(IdemRow *row, const IdemReserveArgs *args, TimestampTz now)
 }
 
 /*
- * Somebody else's row keeps us out for now.  The seconds are rounded up, so
- * that a client that waits for them does not come too early.
+ * When to retry: the rest of the lease in whole seconds, rounded up, so that
+ * a client that waits for them does not come too early.
  */
-static bool
-AnswerInFlight(IdemReservation *reservation, TimestampTz until, TimestampTz now)
+static int64
+RetryAfter(TimestampTz until, TimestampTz now)
 {
 	int64		rest = until - now;
 
+	return rest <= USECS_PER_SEC ? 1 : (rest + USECS_PER_SEC - 1) / USECS_PER_SEC;
+}
+
+/* Somebody else's row keeps us out for now */
+static bool
+AnswerInFlight(IdemReservation *reservation, TimestampTz until, TimestampTz now)
+{
 	reservation->outcome = IDEM_IN_FLIGHT;
-	reservation->retry_after = rest <= USECS_PER_SEC ? 1 :
-		(rest + USECS_PER_SEC - 1) / USECS_PER_SEC;
+	reservation->retry_after = RetryAfter(until, now);
 	return true;
 }
 
@@ -851,6 +857,53 @@ IdemStoreForget(const IdemKeyRef *ref)
  * Reading
  * ----------
  */
+
+/*
+ * What a reservation with this fingerprint (NULL: that of the row) would be
+ * told now, judged like one but changing nothing.
+ */
+void
+IdemStoreForesee(const IdemKeyRef *ref, bytea *fingerprint,
+				 IdemForecast *forecast)
+{
+	IdemReserveArgs args = {.ref = *ref, .fingerprint = fingerprint};
+	TimestampTz now = GetCurrentTimestamp();
+	IdemRow    *row = &forecast->probe.row;
+	IdemTable	table;
+
+	LookForKey(&table, ref, &forecast->probe);
+	IdemTableClose(&table);
+	if (fingerprint == NULL && forecast->probe.found &&
+		!row->isnull[IDEM_COL_FINGERPRINT])
+		args.fingerprint = DatumGetByteaPP(row->values[IDEM_COL_FINGERPRINT]);
+
+	forecast->outcome = IDEM_NEW;
+	forecast->attempt = 1;
+	forecast->retry_after = 1;
+	switch (Judge(&forecast->probe, &args, now))
+	{
+		case VERDICT_ABSENT:
+		case VERDICT_EXPIRED:
+		case VERDICT_OWN:
+			break;
+		case VERDICT_STALE:
+			forecast->attempt = IdemRowAttempt(row) + 1;
+			break;
+		case VERDICT_RIVAL:
+			forecast->outcome = IDEM_IN_FLIGHT;
+			break;
+		case VERDICT_LIVE:
+			forecast->outcome = IDEM_IN_FLIGHT;
+			forecast->retry_after = RetryAfter(IdemRowLeaseUntil(row), now);
+			break;
+		case VERDICT_MISMATCH:
+			forecast->outcome = IDEM_MISMATCH;
+			break;
+		case VERDICT_REPLAY:
+			forecast->outcome = IDEM_REPLAY;
+			break;
+	}
+}
 
 /*
  * The row as a SELECT would see it now; reads only, and never waits.  False:

@@ -60,6 +60,15 @@ typedef struct IdemChange
 	Jsonb	   *recovery_data;	/* set along with recovery_point, even to NULL */
 } IdemChange;
 
+/* What a reservation would be told now */
+typedef struct IdemForecast
+{
+	IdemOutcome outcome;
+	int			attempt;		/* new: which it would be */
+	int64		retry_after;	/* in_flight: whole seconds */
+	IdemProbe	probe;			/* what there is of the key */
+} IdemForecast;
+
 extern IdemState IdemRowState(const IdemRow *row, TimestampTz now);
 
 extern void IdemStoreReserve(const IdemReserveArgs *args,
@@ -73,6 +82,8 @@ extern bool IdemStoreClaim(const IdemKeyRef *ref, const pg_uuid_t *token,
 						   int64 lease, IdemRow *row);
 extern bool IdemStoreMark(const IdemKeyRef *ref, int64 retention);
 extern int64 IdemStoreForget(const IdemKeyRef *ref);
+extern void IdemStoreForesee(const IdemKeyRef *ref, bytea *fingerprint,
+							 IdemForecast *forecast);
 extern bool IdemStoreRead(const IdemKeyRef *ref, IdemRow *row);
 
 #endif							/* IDEM_STORE_H */
