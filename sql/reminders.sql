@@ -94,18 +94,35 @@ SELECT outcome FROM idem_reserve('r', 'twice', '\x01', token => :'mine');
 SELECT test.age('r', 'twice', '11 min');
 SELECT * FROM idem_sweep();
 SELECT * FROM idem_sweep();
+SELECT idem_complete('r', 'twice', :'mine', 200);
+SELECT gen_random_uuid() AS mine \gset
 SELECT outcome FROM idem_reserve('r', 'expired', '\x01', token => :'mine');
 SELECT test.age('r', 'expired', '24 h');
 SELECT outcome FROM idem_reserve('r', 'expired', '\x01', token => :'mine');
 SELECT test.age('r', 'expired', '11 min');
 SELECT * FROM idem_sweep();
+SELECT idem_complete('r', 'expired', :'mine', 200);
 
 -- A lease that its owner has made shorter is found when it is over, not when it would have been.
+SELECT gen_random_uuid() AS mine \gset
 SELECT outcome FROM idem_reserve('r', 'shorter', '\x01', lease => '1 h', token => :'mine');
 SELECT outcome, attempt FROM idem_reserve('r', 'shorter', '\x01', lease => '1 min', token => :'mine');
 SELECT test.age('r', 'shorter', '2 min');
 SELECT state FROM idem_lookup('r', 'shorter');
 SELECT * FROM idem_sweep();
+-- and once, although it was reminded of twice
+SELECT test.age('r', 'shorter', '2 h');
+SELECT * FROM idem_sweep();
+SELECT idem_complete('r', 'shorter', :'mine', 200);
+
+-- Several keys under one token are several leases.
+TRUNCATE idem_key, idem_reminder_1, idem_reminder_2;
+SELECT gen_random_uuid() AS mine \gset
+SELECT outcome FROM unnest('{one,two,three}'::text[]) k, idem_reserve('r', k, '\x01', token => :'mine');
+SELECT test.age('r', k, '11 min') FROM unnest('{one,two,three}'::text[]) k;
+SELECT * FROM idem_sweep();
+SELECT * FROM idem_sweep();
+SELECT count(*) FROM (TABLE idem_reminder_1 UNION ALL TABLE idem_reminder_2) r;
 
 -- Writers never wait for a table that is being emptied: they take the other one.
 BEGIN;

@@ -76,6 +76,26 @@ SELECT count(*) FROM other.idem_reminder_1;
 DROP EXTENSION idem;
 DROP SCHEMA other;
 
+-- A table that is emptied in the transaction that created it is emptied in place.
+CREATE SCHEMA other;
+BEGIN;
+CREATE EXTENSION idem SCHEMA other;
+SELECT outcome, token FROM other.idem_reserve('schema', 'k', '\x01') \gset
+TRUNCATE other.idem_key;
+SELECT test.sqlstate(format('SELECT other.idem_complete(%L, %L, %L, 200)', 'schema', 'k', :'token'));
+SELECT outcome, attempt FROM other.idem_reserve('schema', 'k 2', '\x02');
+TRUNCATE other.idem_key;
+COMMIT;
+SELECT count(*) FROM other.idem_reminder_1;
+DROP EXTENSION idem;
+BEGIN;
+CREATE EXTENSION idem SCHEMA other;
+SELECT outcome, token FROM other.idem_reserve('schema', 'k', '\x01') \gset
+TRUNCATE other.idem_key;
+SELECT other.idem_complete('schema', 'k', :'token', 200);
+ROLLBACK;
+DROP SCHEMA other;
+
 -- An object of the same name is neither taken over nor overwritten.
 CREATE TABLE idem_key (mine int);
 SELECT state, message FROM test.failure('CREATE EXTENSION idem');
