@@ -5,9 +5,9 @@
  *
  * The launcher is connected to no database.  It reads the list of databases
  * from the shared catalogs, keeps an entry for each in its own memory, and
- * starts one short-lived worker at a time for the one that has been due for
- * longest.  Nothing it knows has to survive: after a restart every database
- * is due once.
+ * starts one short-lived worker at a time, for the one that has waited longest
+ * in terms of its own pause.  Nothing it knows has to survive: after a restart
+ * every database is due once.
  *
  * The launcher:
  *
@@ -25,7 +25,8 @@
  *
  *	never visited				at once
  *	done						after idem.sweep_interval
- *	more						at once, behind all that were due before
+ *	more						at once, but then like one with an interval's
+ *								pause
  *	absent						after the interval, doubled with every visit
  *								that found nothing; after a notice from
  *								50 ms on, since the transaction that creates
@@ -43,6 +44,8 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <float.h>
 
 #include "access/heapam.h"
 #include "access/htup_details.h"
@@ -210,61 +213,91 @@ Cap(int64 intervals, int64 least, int64 most)
 }
 
 /*
- * When is this database due?  Worked out anew each time, so that a changed
- * interval holds at once.
+ * The pause after the last visit.  Worked out anew each time, so that a
+ * changed interval holds at once.
  */
 static int64
-DueAt(const DatabaseEntry *entry)
+PauseAfter(const DatabaseEntry *entry)
 {
 	int64		interval = idem_sweep_interval * MS;
-
-	if (entry->urgent)
-		return -1;
-	if (!entry->visited)
-		return 0;
 
 	switch (entry->result)
 	{
 		case IDEM_VISIT_DONE:
-			return entry->last + interval;
+			return interval;
 		case IDEM_VISIT_MORE:
-			return entry->last;
+			return 0;
 		case IDEM_VISIT_ABSENT:
-			return entry->last +
-				BackOff(entry->noticed ? Min(NOTICE_PAUSE, interval) : interval,
-						entry->repeats,
-						Cap(ABSENT_INTERVALS, ABSENT_MIN, ABSENT_MAX));
+			return BackOff(entry->noticed ? Min(NOTICE_PAUSE, interval) : interval,
+						   entry->repeats,
+						   Cap(ABSENT_INTERVALS, ABSENT_MIN, ABSENT_MAX));
 		case IDEM_VISIT_YIELDED:
 		case IDEM_VISIT_STOPPED:
-			return entry->last +
-				BackOff(Min(YIELD_PAUSE, interval), entry->repeats, interval);
+			return BackOff(Min(YIELD_PAUSE, interval), entry->repeats, interval);
 		case IDEM_VISIT_GONE:
 		case IDEM_VISIT_FAILED:
 		case IDEM_VISIT_UNREPORTED:
 			break;
 	}
-	return entry->last + BackOff(interval, entry->repeats,
-								 Cap(FAILED_INTERVALS, FAILED_MIN, FAILED_MAX));
+	return BackOff(interval, entry->repeats,
+				   Cap(FAILED_INTERVALS, FAILED_MIN, FAILED_MAX));
+}
+
+/* When is this database due? */
+static int64
+DueAt(const DatabaseEntry *entry)
+{
+	if (entry->urgent || !entry->visited)
+		return 0;
+	return entry->last + PauseAfter(entry);
 }
 
 /*
- * The database that has been due for longest, or is due next; NULL when there
- * is none.  The one being visited does not count.
+ * How much has a database waited beyond its time, in terms of its pause?
+ * Negative: it is not due.  Where more is due than can be done, each then
+ * gets the same part of the visits that it should have; with the plain time,
+ * hundreds of databases without the extension would get as many as the rest.
+ */
+static double
+Claim(const DatabaseEntry *entry, int64 now)
+{
+	int64		due = DueAt(entry);
+
+	if (entry->urgent)
+		return DBL_MAX;
+	if (!entry->visited)
+		return DBL_MAX / 2;
+	return (double) (now - due) /
+		(double) Max(due - entry->last, idem_sweep_interval * MS);
+}
+
+/*
+ * The database that has the strongest claim to be visited, or NULL when none
+ * is due; then *due is when the next one will be.  The one being visited does
+ * not count.
  */
 static DatabaseEntry *
-NextDatabase(void)
+NextDatabase(int64 now, int64 *due)
 {
 	HASH_SEQ_STATUS status;
 	DatabaseEntry *entry;
 	DatabaseEntry *next = NULL;
+	double		strongest = 0;
 
+	*due = PG_INT64_MAX;
 	hash_seq_init(&status, databases);
 	while ((entry = hash_seq_search(&status)) != NULL)
 	{
+		double		claim = Claim(entry, now);
+
 		if (visit_handle != NULL && entry->oid == visit_database)
 			continue;
-		if (next == NULL || DueAt(entry) < DueAt(next))
+		*due = Min(*due, DueAt(entry));
+		if (claim >= strongest)
+		{
+			strongest = claim;
 			next = entry;
+		}
 	}
 	return next;
 }
@@ -607,16 +640,13 @@ TakeTurn(int64 now)
 	if (now >= list_due)
 		ListDatabases(now);
 
-	entry = NextDatabase();
+	entry = NextDatabase(now, &due);
 	if (entry == NULL)
-		return list_due;
-	due = Max(DueAt(entry), slot_due);
-	if (due > now)
 		return Min(due, list_due);
 
 	if (visit_handle != NULL)
 		HurryVisit();
-	else
+	else if (now >= slot_due)
 		StartVisit(entry, now);
 	return slot_due > now ? Min(slot_due, list_due) : list_due;
 }
