@@ -545,7 +545,8 @@ class Client:
         """All clients at once, as many of them as are free, at the same keys in the same order."""
         self.attempt("rush", None, lambda: self.call("rush", None, None, "SELECT rush($1, 40)", f"rush {second}")[0].update(out="ok"))
         batch = f"hurry {second // 4}"
-        self.attempt("rush", None, lambda: self.call("hurry", None, None, "SELECT hurry($1, 12)", batch)[0].update(out="ok"))
+        for _ in range(3):
+            self.attempt("rush", None, lambda: self.call("hurry", None, None, "SELECT hurry($1, 12)", batch)[0].update(out="ok"))
 
     def sample(self):
         """What the connection's backend holds, when it is at rest."""

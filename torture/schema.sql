@@ -42,7 +42,8 @@ DECLARE
     done int := 0;
 BEGIN
     FOR i IN 1..n LOOP
-        SELECT * INTO r FROM idem_reserve('rush', batch || '/' || i, '\x01');
+        SELECT * INTO r FROM idem_reserve('rush', batch || '/' || i,
+            request => jsonb_build_object('client', 'rush', 'key', batch || '/' || i, 'amount', 7));
         CONTINUE WHEN r.outcome <> 'new';
         work := gen_random_uuid();
         INSERT INTO business
@@ -65,7 +66,8 @@ DECLARE
     done int := 0;
 BEGIN
     FOR i IN 1..n LOOP
-        SELECT * INTO r FROM idem_reserve('hurry', batch || '/' || i, '\x01', lease => '1 ms');
+        SELECT * INTO r FROM idem_reserve('hurry', batch || '/' || i, lease => '1 ms',
+            request => jsonb_build_object('client', 'hurry', 'key', batch || '/' || i, 'amount', 7));
         CONTINUE WHEN r.outcome <> 'new';
         INSERT INTO granted VALUES (batch || '/' || i, r.attempt, r.token);
         done := done + 1;
