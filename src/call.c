@@ -124,7 +124,7 @@ idem_call(PG_FUNCTION_ARGS)
 
 	IdemKeyArgs(fcinfo, &args.ref);
 	fn = FunctionArg(fcinfo);
-	args.request = PG_ARGISNULL(ARG_REQUEST) ? NULL : PG_GETARG_JSONB_P(ARG_REQUEST);
+	args.request = IdemRequestArg(fcinfo, ARG_REQUEST);
 	args.fingerprint = IdemFingerprintArg(fcinfo, ARG_FP, args.request);
 	answer.status_code = IdemStatusArg(fcinfo, ARG_STATUS_CODE);
 	args.retention = IdemRetentionArg(fcinfo, ARG_RETENTION);

@@ -8,7 +8,7 @@
  * is advanced, since the same statement may go on with the row: a function
  * that reserves and completes, a CTE.
  *
- * The table is open, and its RowExclusiveLock is taken here.
+ * The table is open and has been locked for writing.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,7 +36,6 @@ IdemRowInsert(IdemTable *table, IdemRow *row)
 	bool		conflict = false;
 	uint32		token;
 
-	IdemTableLockForWriting(table);
 	IdemTableOpenIndexes(table);
 	token = SpeculativeInsertionLockAcquire(xid);
 	table_tuple_insert_speculative(table->rel, slot, GetCurrentCommandId(true),
@@ -66,7 +65,6 @@ IdemRowUpdate(IdemTable *table, IdemRow *row)
 	TU_UpdateIndexes updates;
 	TM_Result	result;
 
-	IdemTableLockForWriting(table);
 	result = table_tuple_update(table->rel, &row->tid, slot,
 								GetCurrentCommandId(true), InvalidSnapshot,
 								InvalidSnapshot, true, &failure, &lockmode,
@@ -97,7 +95,6 @@ IdemRowDelete(IdemTable *table, ItemPointer tid)
 	TM_FailureData failure;
 	TM_Result	result;
 
-	IdemTableLockForWriting(table);
 	result = table_tuple_delete(table->rel, tid, GetCurrentCommandId(true),
 								InvalidSnapshot, InvalidSnapshot, true,
 								&failure, false);
@@ -106,9 +103,9 @@ IdemRowDelete(IdemTable *table, ItemPointer tid)
 	return result == TM_Ok;
 }
 
-/* Lock the version at row->tid without waiting */
+/* Lock the version at row->tid */
 static TM_Result
-LockVersion(IdemTable *table, IdemRow *row)
+LockVersion(IdemTable *table, IdemRow *row, LockWaitPolicy policy)
 {
 	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
 	TM_FailureData failure;
@@ -116,28 +113,27 @@ LockVersion(IdemTable *table, IdemRow *row)
 
 	result = table_tuple_lock(table->rel, &row->tid, SnapshotAny, slot,
 							  GetCurrentCommandId(true),
-							  LockTupleNoKeyExclusive, LockWaitSkip, 0,
+							  LockTupleNoKeyExclusive, policy, 0,
 							  &failure);
 	ExecDropSingleTupleTableSlot(slot);
 	return result;
 }
 
 /*
- * Replace the version at row->tid without waiting for anybody: lock it, let
- * rewrite(row, arg) say what becomes of it, and update.
+ * Replace the version at row->tid where waiting matters: lock it, by this
+ * policy, let rewrite(row, arg) say what becomes of it now, and update.
  *
  * An update alone would wait for whoever holds the version (heap_update knows
- * no other way).  TM_WouldBlock: somebody does.  It cannot happen that the
- * version is locked and left as it is: what was judged is what was locked.
+ * no other way), and would write what was true before the wait.  LockWaitSkip
+ * does not wait, and says TM_WouldBlock.  It cannot happen that the version is
+ * locked and left as it is: what was judged is what was locked.
  */
 TM_Result
-IdemRowReplace(IdemTable *table, IdemRow *row,
+IdemRowReplace(IdemTable *table, IdemRow *row, LockWaitPolicy policy,
 			   void (*rewrite) (IdemRow *row, void *arg), void *arg)
 {
-	TM_Result	result;
+	TM_Result	result = LockVersion(table, row, policy);
 
-	IdemTableLockForWriting(table);
-	result = LockVersion(table, row);
 	if (result != TM_Ok)
 		return result;
 	rewrite(row, arg);

@@ -9,12 +9,15 @@
 #define IDEM_CHANGE_H
 
 #include "access/tableam.h"
+#include "nodes/lockoptions.h"
 #include "table.h"
 
 extern bool IdemRowInsert(IdemTable *table, IdemRow *row);
 extern bool IdemRowUpdate(IdemTable *table, IdemRow *row);
 extern bool IdemRowDelete(IdemTable *table, ItemPointer tid);
 extern TM_Result IdemRowReplace(IdemTable *table, IdemRow *row,
-								void (*rewrite) (IdemRow *row, void *arg), void *arg);
+								LockWaitPolicy policy,
+								void (*rewrite) (IdemRow *row, void *arg),
+								void *arg);
 
 #endif							/* IDEM_CHANGE_H */

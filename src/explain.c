@@ -185,11 +185,12 @@ ExplainDifference(StringInfo out, Jsonb *kept, Jsonb *given)
  * ----------
  */
 
-/* From one point in time to another, in whole seconds */
+/* From one point in time to another, in whole seconds, rounded up */
 static char *
 Span(TimestampTz from, TimestampTz to)
 {
-	TimestampTz seconds = from + (to - from) / USECS_PER_SEC * USECS_PER_SEC;
+	TimestampTz seconds = from +
+	(to - from + USECS_PER_SEC - 1) / USECS_PER_SEC * USECS_PER_SEC;
 
 	return DatumGetCString(DirectFunctionCall1(interval_out,
 											   DirectFunctionCall2(timestamp_mi,

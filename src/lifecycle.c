@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 #include "args.h"
-#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(idem_release);
@@ -89,6 +88,5 @@ idem_forget(PG_FUNCTION_ARGS)
 		IdemKeyArgs(fcinfo, &ref);
 	else
 		IdemClientArg(fcinfo, &ref);
-	PreventCommandIfReadOnly("idem_forget()");
 	PG_RETURN_INT64(IdemStoreForget(&ref));
 }

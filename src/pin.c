@@ -11,7 +11,7 @@
  * would forbid it.  When the setting is then defined, the server drops the
  * value that the session had no right to set, and with it there is no trace
  * left of the one that it replaced.  So that one is read again, from where the
- * server reads it at login.
+ * server reads it at login and at its start.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,9 +21,11 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/indexing.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_db_role_setting.h"
 #include "catalog/pg_type.h"
 #include "counters.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "pin.h"
 #include "settings.h"
@@ -83,6 +85,38 @@ RestoreFrom(Relation rel, Oid database, Oid role, GucSource source)
 }
 
 /*
+ * What the configuration files say.  Only a superuser may read them, which is
+ * what the server is when it does; nothing of them is shown to anybody.
+ */
+static void
+RestoreFromFiles(void)
+{
+	Oid			user;
+	int			context;
+	uint64		i;
+
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
+						   context | SECURITY_LOCAL_USERID_CHANGE);
+	SPI_connect();
+	if (SPI_execute("SELECT name, setting FROM pg_catalog.pg_file_settings"
+					" WHERE pg_catalog.starts_with(name, 'idem.') AND error IS NULL"
+					" ORDER BY seqno", true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read the configuration files");
+	for (i = 0; i < SPI_processed; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+
+		(void) set_config_option(SPI_getvalue(row, SPI_tuptable->tupdesc, 1),
+								 SPI_getvalue(row, SPI_tuptable->tupdesc, 2),
+								 PGC_SUSET, PGC_S_FILE, GUC_ACTION_SET, true,
+								 WARNING, false);
+	}
+	SPI_finish();
+	SetUserIdAndSecContext(user, context);
+}
+
+/*
  * Once in a session that loaded the library late.  What the session could
  * rightfully set since then has a higher rank and stays.  The order is that of
  * process_settings in postinit.c: what comes later gives way.
@@ -102,6 +136,7 @@ IdemRestoreSettings(void)
 	RestoreFrom(rel, MyDatabaseId, InvalidOid, PGC_S_DATABASE);
 	RestoreFrom(rel, InvalidOid, InvalidOid, PGC_S_GLOBAL);
 	table_close(rel, AccessShareLock);
+	RestoreFromFiles();
 	done = true;
 }
 

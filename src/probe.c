@@ -196,7 +196,7 @@ IdemCheckVisible(IdemTable *table, const IdemProbe *probe)
  * many milliseconds.  Returns whether it came back.
  *
  * The lock manager knows one limit only, lock_timeout; so that is lowered for
- * this wait where ours is shorter, and its error is caught then and only
+ * this wait where ours is not longer, and its error is caught then and only
  * then.  The subtransaction is what catching an error takes; it costs no
  * transaction id, and a lock taken in it stays with its parent.
  */
@@ -206,7 +206,7 @@ IdemWaitAtMost(int ms, void (*wait) (void *), void *arg)
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	int			callers_timeout = LockTimeout;
-	bool		ours = (callers_timeout <= 0 || ms < callers_timeout);
+	bool		ours = (callers_timeout <= 0 || ms <= callers_timeout);
 	volatile bool came_back = true;
 
 	BeginInternalSubTransaction(NULL);

@@ -51,7 +51,7 @@
 #define TRUNCATE_BLOCKS		128
 
 /* How long a pass queues for a table that it wants to empty, in ms */
-#define TRUNCATE_PATIENCE	500
+#define TRUNCATE_PATIENCE	200
 
 /* Columns of a reminder */
 typedef enum ReminderColumn
@@ -367,6 +367,33 @@ MetBefore(Pass *pass, const pg_uuid_t *token)
 }
 
 /*
+ * Was the reminder written by this very pass, or by an earlier one in the same
+ * transaction?  Then all has been said about it.
+ */
+static bool
+WrittenHere(TupleTableSlot *slot)
+{
+	bool		isnull;
+	Datum		xmin = slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull);
+
+	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
+}
+
+/* Keep the reminder as it is: where it is, or in the other table */
+static void
+CarryOver(Pass *pass, TupleTableSlot *slot)
+{
+	Datum	   *values = slot->tts_values;
+
+	if (pass->carry != NULL)
+		AppendReminder(pass->carry,
+					   DatumGetTimestampTz(values[REMINDER_LEASE_UNTIL]),
+					   DatumGetUUIDP(values[REMINDER_TOKEN]),
+					   DatumGetBool(values[REMINDER_ANNOUNCED]),
+					   values[REMINDER_CLIENT], values[REMINDER_KEY]);
+}
+
+/*
  * One reminder: drop it, leave it or carry it over.  A lease that is stale
  * for the first time is counted, and its reminder written anew to say so.
  */
@@ -378,6 +405,12 @@ Consider(Pass *pass, TupleTableSlot *slot)
 	bool		stale;
 	bool		news;
 	IdemRow		row;
+
+	if (WrittenHere(slot))
+	{
+		CarryOver(pass, slot);
+		return;
+	}
 
 	if (pass->carry == NULL &&
 		DatumGetTimestampTz(slot->tts_values[REMINDER_LEASE_UNTIL]) > pass->now)

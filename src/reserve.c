@@ -104,14 +104,14 @@ IdemFingerprintArg(FunctionCallInfo fcinfo, int n, Jsonb *request)
 }
 
 /* The request to keep with the key, if any */
-static Jsonb *
-RequestArg(FunctionCallInfo fcinfo)
+Jsonb *
+IdemRequestArg(FunctionCallInfo fcinfo, int n)
 {
 	Jsonb	   *request;
 
-	if (PG_ARGISNULL(ARG_REQUEST))
+	if (PG_ARGISNULL(n))
 		return NULL;
-	request = PG_GETARG_JSONB_P(ARG_REQUEST);
+	request = PG_GETARG_JSONB_P(n);
 	IdemCheckSize(VARSIZE_ANY_EXHDR(request), "request");
 	return request;
 }
@@ -127,7 +127,7 @@ idem_reserve(PG_FUNCTION_ARGS)
 	IdemReservation reservation;
 
 	IdemKeyArgs(fcinfo, &args.ref);
-	args.request = RequestArg(fcinfo);
+	args.request = IdemRequestArg(fcinfo, ARG_REQUEST);
 	args.fingerprint = IdemFingerprintArg(fcinfo, ARG_FP, args.request);
 	args.retention = IdemRetentionArg(fcinfo, ARG_RETENTION);
 	args.lease = IdemLeaseArg(fcinfo, ARG_LEASE, args.retention);

@@ -11,6 +11,7 @@
 #include "fmgr.h"
 #include "utils/jsonb.h"
 
+extern Jsonb *IdemRequestArg(FunctionCallInfo fcinfo, int n);
 extern bytea *IdemFingerprintArg(FunctionCallInfo fcinfo, int n, Jsonb *request);
 
 #endif							/* IDEM_RESERVE_H */

@@ -21,9 +21,9 @@
  * index while probing, given back at once; RowExclusiveLock on the table,
  * kept until the transaction ends, and on its indexes for the moment of the
  * change; the speculative insertion lock for the moment of an insertion; the
- * lock of the row version.  idem_reserve waits for none of these but as long
- * as its argument `wait` says, and then holds no lock of the failed attempt
- * that could be in anybody's way.
+ * lock of the row version.  Where the table's second lock, or a rival, has to
+ * be waited for, the table is closed first, and the call starts over.  Only an
+ * owner's change waits for its row with the table open, as any UPDATE does.
  *
  *-------------------------------------------------------------------------
  */
@@ -232,7 +232,6 @@ AnswerInFlight(IdemReservation *reservation, TimestampTz until, TimestampTz now)
 static TM_Result
 ReserveAbsent(IdemTable *table, const IdemReserveArgs *args, IdemRow *row)
 {
-	PreventCommandIfReadOnly("idem_reserve()");
 	FirstAttempt(row, args, GetCurrentTimestamp());
 	if (!IdemRowInsert(table, row))
 		return TM_Updated;
@@ -278,9 +277,8 @@ ReserveRow(IdemTable *table, Rewrite *rewrite, const IdemRow *found, IdemRow *ro
 	bool		own = found->own;
 	TM_Result	result;
 
-	PreventCommandIfReadOnly("idem_reserve()");
 	*row = *found;
-	result = IdemRowReplace(table, row, RewriteRow, rewrite);
+	result = IdemRowReplace(table, row, LockWaitSkip, RewriteRow, rewrite);
 	if (result == TM_Ok &&
 		(own || !SameToken(found, IdemRowToken(row)) ||
 		 IdemRowLeaseUntil(row) < IdemRowLeaseUntil(found)))
@@ -346,6 +344,14 @@ MeetLocker(const Patience *patience, TimestampTz now, IdemReservation *reservati
 	return false;
 }
 
+/* Does this verdict make the key the caller's? */
+static bool
+Entitles(Verdict verdict)
+{
+	return verdict == VERDICT_ABSENT || verdict == VERDICT_EXPIRED ||
+		verdict == VERDICT_OWN || verdict == VERDICT_STALE;
+}
+
 /*
  * One attempt to reserve; false: things have moved, look again.  Whatever
  * waits does so after the table is closed.
@@ -360,38 +366,39 @@ ReserveOnce(const IdemReserveArgs *args, const Patience *patience,
 
 	LookForKey(&table, &args->ref, probe);
 	rewrite.verdict = Judge(probe, args, rewrite.judged);
-	reservation->outcome = IDEM_NEW;
-	switch (rewrite.verdict)
+	if (Entitles(rewrite.verdict))
 	{
-		case VERDICT_ABSENT:
-			result = ReserveAbsent(&table, args, &reservation->row);
-			break;
-		case VERDICT_EXPIRED:
-		case VERDICT_OWN:
-		case VERDICT_STALE:
-			result = ReserveRow(&table, &rewrite, &probe->row, &reservation->row);
-			break;
-		case VERDICT_MISMATCH:
-			reservation->outcome = IDEM_MISMATCH;
-			break;
-		case VERDICT_REPLAY:
-			reservation->outcome = IDEM_REPLAY;
-			reservation->row = probe->row;
-			break;
-		case VERDICT_RIVAL:
-		case VERDICT_LIVE:
-			reservation->outcome = IDEM_IN_FLIGHT;
-			break;
+		if (!IdemTableLockForWriting(&table, "idem_reserve()"))
+			return false;
+		result = rewrite.verdict == VERDICT_ABSENT ?
+			ReserveAbsent(&table, args, &reservation->row) :
+			ReserveRow(&table, &rewrite, &probe->row, &reservation->row);
 	}
 	IdemTableClose(&table);
 
-	if (rewrite.verdict == VERDICT_RIVAL)
-		return MeetRival(patience, probe, rewrite.judged, reservation);
-	if (rewrite.verdict == VERDICT_LIVE)
-		return MeetLease(patience, probe, rewrite.judged, reservation);
-	if (result == TM_WouldBlock)
-		return MeetLocker(patience, rewrite.judged, reservation);
-	return result == TM_Ok;
+	switch (rewrite.verdict)
+	{
+		case VERDICT_ABSENT:
+		case VERDICT_EXPIRED:
+		case VERDICT_OWN:
+		case VERDICT_STALE:
+			reservation->outcome = IDEM_NEW;
+			if (result == TM_WouldBlock)
+				return MeetLocker(patience, rewrite.judged, reservation);
+			return result == TM_Ok;
+		case VERDICT_MISMATCH:
+			reservation->outcome = IDEM_MISMATCH;
+			return true;
+		case VERDICT_REPLAY:
+			reservation->outcome = IDEM_REPLAY;
+			reservation->row = probe->row;
+			return true;
+		case VERDICT_RIVAL:
+			return MeetRival(patience, probe, rewrite.judged, reservation);
+		case VERDICT_LIVE:
+			return MeetLease(patience, probe, rewrite.judged, reservation);
+	}
+	pg_unreachable();
 }
 
 /*
@@ -512,23 +519,14 @@ LookForOwnKey(IdemTable *table, const IdemKeyRef *ref, const pg_uuid_t *token,
 }
 
 /*
- * Store the owner's change.  Returns false when the version that was judged
- * is not the newest any more.
- *
- * The wait for an unfinished change may have taken us past the key's
- * retention, where it is absent to everybody else; the error undoes the
- * update.
+ * A wait for an unfinished change may have taken us past the key's retention,
+ * where it is absent to everybody else: then the error undoes ours.
  */
-static bool
-StoreOwned(IdemTable *table, const IdemKeyRef *ref, IdemRow *row,
-		   const char *command)
+static void
+CheckStillKept(const IdemKeyRef *ref, const IdemRow *row)
 {
-	PreventCommandIfReadOnly(command);
-	if (!IdemRowUpdate(table, row))
-		return false;
 	if (IdemRowExpiresAt(row) <= GetCurrentTimestamp())
 		NotReserved(ref);
-	return true;
 }
 
 /* One attempt to complete; false: things have moved, look again */
@@ -543,18 +541,23 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 	LookForOwnKey(&table, ref, token, probe);
 	if (!IdemRowCompleted(row))
 	{
+		if (!IdemTableLockForWriting(&table, "idem_complete()"))
+			return false;
 		IdemRowSet(row, IDEM_COL_COMPLETED_AT,
 				   TimestampTzGetDatum(GetCurrentTimestamp()));
 		IdemRowSet(row, IDEM_COL_STATUS_CODE, Int32GetDatum(answer->status_code));
 		SetOrNull(row, IDEM_COL_HEADERS, answer->headers);
 		SetOrNull(row, IDEM_COL_BODY, answer->body);
-		done = StoreOwned(&table, ref, row, "idem_complete()");
-		if (done)
-			IdemReminderDone(token);
+		done = IdemRowUpdate(&table, row);
 	}
 	else if (!SameAnswer(row, answer))
 		AlreadyCompleted(ref);
 	IdemTableClose(&table);
+	if (done)
+	{
+		CheckStillKept(ref, row);
+		IdemReminderDone(token);
+	}
 	return done;
 }
 
@@ -588,7 +591,8 @@ ReleaseOnce(const IdemKeyRef *ref, const pg_uuid_t *token, IdemProbe *probe)
 	if (IdemRowCompleted(&probe->row))
 		AlreadyCompleted(ref);
 
-	PreventCommandIfReadOnly("idem_release()");
+	if (!IdemTableLockForWriting(&table, "idem_release()"))
+		return false;
 	deleted = IdemRowDelete(&table, &probe->row.tid);
 	if (deleted)
 		IdemReminderDone(token);
@@ -610,6 +614,23 @@ IdemStoreRelease(const IdemKeyRef *ref, const pg_uuid_t *token)
 	IdemProbeFree(&probe);
 }
 
+/* What the owner's change makes of the row, once nobody holds it */
+static void
+ChangeRow(IdemRow *row, void *arg)
+{
+	const IdemChange *change = arg;
+
+	if (change->lease > 0)
+		IdemRowSet(row, IDEM_COL_LEASE_UNTIL,
+				   TimestampTzGetDatum(Min(GetCurrentTimestamp() + change->lease,
+										   IdemRowExpiresAt(row))));
+	if (change->recovery_point != NULL)
+	{
+		SetOrNull(row, IDEM_COL_RECOVERY_POINT, change->recovery_point);
+		SetOrNull(row, IDEM_COL_RECOVERY_DATA, change->recovery_data);
+	}
+}
+
 /*
  * One attempt to change a key in progress; false: things have moved, look
  * again.  A row that this transaction wrote has to be tracked in its new
@@ -627,21 +648,17 @@ ChangeOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 	LookForOwnKey(&table, ref, token, probe);
 	if (IdemRowCompleted(row))
 		AlreadyCompleted(ref);
+	if (!IdemTableLockForWriting(&table, change->command))
+		return false;
 
 	lease_until = IdemRowLeaseUntil(row);
-	if (change->lease > 0)
-		IdemRowSet(row, IDEM_COL_LEASE_UNTIL,
-				   TimestampTzGetDatum(Min(GetCurrentTimestamp() + change->lease,
-										   IdemRowExpiresAt(row))));
-	if (change->recovery_point != NULL)
-	{
-		SetOrNull(row, IDEM_COL_RECOVERY_POINT, change->recovery_point);
-		SetOrNull(row, IDEM_COL_RECOVERY_DATA, change->recovery_data);
-	}
-	changed = StoreOwned(&table, ref, row, change->command);
+	changed = IdemRowReplace(&table, row, LockWaitBlock, ChangeRow,
+							 unconstify(IdemChange *, change)) == TM_Ok;
 	if (changed && (row->own || IdemRowLeaseUntil(row) < lease_until))
 		IdemReminderTrack(ref->nsp, table.rel, row);
 	IdemTableClose(&table);
+	if (changed)
+		CheckStillKept(ref, row);
 	return changed;
 }
 
@@ -703,8 +720,11 @@ IdemStoreClaim(const IdemKeyRef *ref, const pg_uuid_t *token, int64 lease,
 		IdemRowState(&probe.row, rewrite.judged) == IDEM_STALE &&
 		SameToken(&probe.row, token))
 	{
+		if (!IdemTableLockForWriting(&table, "idem_claim_stale()"))
+			return false;
 		*row = probe.row;
-		claimed = IdemRowReplace(&table, row, ClaimRow, &rewrite) == TM_Ok;
+		claimed = IdemRowReplace(&table, row, LockWaitSkip, ClaimRow,
+								 &rewrite) == TM_Ok;
 		if (claimed)
 			IdemReminderTrack(ref->nsp, table.rel, row);
 	}
@@ -739,7 +759,6 @@ WriteMark(IdemTable *table, const IdemKeyRef *ref, int64 retention,
 {
 	IdemRow		row;
 
-	PreventCommandIfReadOnly("idem_once()");
 	MarkRow(&row, ref, retention, GetCurrentTimestamp());
 	if (!probe->found)
 		return IdemRowInsert(table, &row);
@@ -775,7 +794,11 @@ MarkOnce(const IdemKeyRef *ref, int64 retention, IdemProbe *probe, bool *first)
 				 errmsg("key \"%s\" is reserved, not a mark", KeyName(ref)),
 				 errhint("Marks share the names of keys: use another client or another prefix for them.")));
 	if (*first && !rival)
+	{
+		if (!IdemTableLockForWriting(&table, "idem_once()"))
+			return false;
 		written = WriteMark(&table, ref, retention, probe);
+	}
 	IdemTableClose(&table);
 
 	if (rival)
@@ -846,7 +869,9 @@ IdemStoreForget(const IdemKeyRef *ref)
 	int64		forgotten = 0;
 	IdemTable	table;
 
-	IdemTableOpen(&table, ref->nsp, ref->client, ref->key);
+	do
+		IdemTableOpen(&table, ref->nsp, ref->client, ref->key);
+	while (!IdemTableLockForWriting(&table, "idem_forget()"));
 	while (ForgetOnce(&table, ref->key == NULL ? 1 : 2, &forgotten))
 		CHECK_FOR_INTERRUPTS();
 	IdemTableClose(&table);

@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "compat.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "table.h"
 #include "utils/builtins.h"
@@ -114,13 +115,6 @@ IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key)
 	table->scankeys[1].sk_argument = PointerGetDatum(key);
 }
 
-/* Something is to be written, and its locks are to be had in this order */
-void
-IdemTableLockForWriting(IdemTable *table)
-{
-	LockRelationOid(RelationGetRelid(table->rel), RowExclusiveLock);
-}
-
 /*
  * Set up what the executor needs to insert into every index of the table.
  * Most updates insert into none.
@@ -148,6 +142,24 @@ IdemTableClose(IdemTable *table)
 	index_close(table->pk, AccessShareLock);
 	table_close(table->rel, AccessShareLock);
 	table->rel = NULL;
+}
+
+/*
+ * Something is to be written, as that command.  If the lock for it is not to
+ * be had at once, close the table, so that nobody waits for us while we wait,
+ * wait for it, and return false: what was found may be past.
+ */
+bool
+IdemTableLockForWriting(IdemTable *table, const char *command)
+{
+	Oid			relid = RelationGetRelid(table->rel);
+
+	PreventCommandIfReadOnly(command);
+	if (ConditionalLockRelationOid(relid, RowExclusiveLock))
+		return true;
+	IdemTableClose(table);
+	LockRelationOid(relid, RowExclusiveLock);
+	return false;
 }
 
 /*
