@@ -83,7 +83,7 @@ def answer_known(reserved):
     headers = dict(reserved.headers)
     if reserved.outcome == "replay":
         headers["Idempotent-Replayed"] = "true"
-    return Answer(reserved.status_code, headers, reserved.body)
+    return Answer(reserved.status_code, headers, reserved.body or b"")
 
 
 def complete(db, request, reserved, body):
