@@ -142,6 +142,18 @@ $session->quit;
 expire($node, 'd', 10);
 ok(wait_swept($node, 'd'), 'swept after the lock is gone');
 
+# No other database waits, so that the worker has a long turn: longer than the
+# five seconds that DROP DATABASE waits
+
+sweeper($node, 'off');
+add_database($node, 'long');
+expire($node, 'long', 20000);
+$node->append_conf('postgresql.conf', "idem.sweep_interval = '1 h'");
+sweeper($node, 'on');
+wait_busy('long');
+is(error_of('postgres', 'DROP DATABASE long'),
+	'', 'drop a database in the middle of a long turn');
+
 is(errors_in_log($node), '', 'log is quiet');
 is(log_count($node, qr/deadlock detected/), 0, 'no deadlock');
 
