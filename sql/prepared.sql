@@ -24,11 +24,11 @@ SHOW lock_timeout;
 COMMIT;
 -- lock_timeout applies where it is the shorter one
 SET lock_timeout = '10 ms';
-SELECT state, message FROM test.failure($$SELECT idem_reserve('p', 'k', '\x01', wait => '1 day')$$);
+SELECT state, message FROM test.failure($$SELECT idem_reserve('p', 'k', '\x01', wait => '1 min')$$);
 SELECT * FROM pg_temp.outcome('k', '\x01', '1 ms');
 RESET lock_timeout;
 SET statement_timeout = '50 ms';
-SELECT outcome FROM idem_reserve('p', 'k', '\x01', wait => '1 day');
+SELECT outcome FROM idem_reserve('p', 'k', '\x01', wait => '1 min');
 RESET statement_timeout;
 -- It is rolled back: new, for the first time.
 ROLLBACK PREPARED 'idem';
@@ -61,8 +61,8 @@ SELECT outcome, attempt FROM idem_reserve('p', 'k', '\x01', token => :'theirs');
 SET lock_timeout = '10 ms';
 SELECT test.sqlstate(format('SELECT idem_complete(%L, %L, %L, 500)', 'p', 'k', :'theirs'));
 SELECT test.sqlstate(format('SELECT idem_release(%L, %L, %L)', 'p', 'k', :'theirs'));
-RESET lock_timeout;
 SELECT test.sqlstate(format('SELECT idem_complete(%L, %L, %L, 500)', 'p', 'k', :'mine'));
+RESET lock_timeout;
 COMMIT PREPARED 'idem';
 SELECT outcome, convert_from(body, 'UTF8') AS body FROM idem_reserve('p', 'k', '\x01');
 

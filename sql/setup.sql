@@ -33,10 +33,15 @@ BEGIN
     UPDATE public.idem_reminder_2 SET lease_until = lease_until - span WHERE client = a_client AND key = a_key;
 END $$;
 
--- Waits until a key is in this state.
+-- Waits until a key is in this state; a minute means that it never will be.
 CREATE FUNCTION test.await(a_client text, a_key text, a_state text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    since timestamptz := clock_timestamp();
 BEGIN
     WHILE (public.idem_lookup(a_client, a_key)).state <> a_state LOOP
+        IF clock_timestamp() > since + interval '1 min' THEN
+            RAISE EXCEPTION 'key % of % does not become %', a_key, a_client, a_state;
+        END IF;
         PERFORM pg_sleep(0.001);
     END LOOP;
     RETURN a_state;
