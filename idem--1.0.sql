@@ -34,6 +34,12 @@ CREATE TABLE idem_key (
 );
 REVOKE ALL ON TABLE idem_key FROM PUBLIC;
 
+-- What is compared stays in the row; a large answer or request does not.
+ALTER TABLE idem_key
+    ALTER COLUMN client SET STORAGE MAIN,
+    ALTER COLUMN key SET STORAGE MAIN,
+    ALTER COLUMN fingerprint SET STORAGE MAIN;
+
 COMMENT ON TABLE idem_key IS 'one row per idempotency key; kept by the functions of extension idem, not to be changed by hand';
 COMMENT ON COLUMN idem_key.expires_at IS 'end of retention: from here on the key is absent to every caller; set when an attempt begins and moved by nothing else';
 COMMENT ON COLUMN idem_key.lease_until IS 'end of the lease of the attempt in progress, never later than expires_at';
@@ -481,3 +487,11 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION idem_revoke(regrole) FROM PUBLIC;
 COMMENT ON FUNCTION idem_revoke(regrole) IS
 'Take back from a role everything that idem_grant gave. USAGE of the schema, which other things may need, is left. Errors: 22004, 42501 (the caller may not revoke).';
+
+-- There is nothing to sweep yet, but this lets the background worker know that
+-- it has a database more to visit.
+DO $do$
+BEGIN
+    PERFORM idem_sweep(1);
+END
+$do$;

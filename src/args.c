@@ -12,6 +12,7 @@
 #include "access/htup_details.h"
 #include "args.h"
 #include "common/int.h"
+#include "compat.h"
 #include "funcapi.h"
 #include "keys.h"
 #include "pin.h"
@@ -138,7 +139,7 @@ IdemWaitArg(FunctionCallInfo fcinfo, int n)
 	if (PG_ARGISNULL(n))
 		return IdemWaitSetting();
 	us = IntervalMicroseconds(PG_GETARG_INTERVAL_P(n));
-	if (us < 0 || us >= IDEM_MAX_SPAN)
+	if (us < 0 || IdemIntervalIsInfinite(PG_GETARG_INTERVAL_P(n)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("wait %s is out of range", SpanText(PG_GETARG_INTERVAL_P(n))),

@@ -128,7 +128,7 @@ idem_call(PG_FUNCTION_ARGS)
 	args.fingerprint = IdemFingerprintArg(fcinfo, ARG_FP, args.request);
 	answer.status_code = IdemStatusArg(fcinfo, ARG_STATUS_CODE);
 	args.retention = IdemRetentionArg(fcinfo, ARG_RETENTION);
-	args.lease = args.retention;	/* nobody will see it run */
+	args.lease = args.retention;	/* no other transaction will see it */
 	args.wait = IdemWaitArg(fcinfo, ARG_WAIT);
 	args.token = NULL;
 

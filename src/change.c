@@ -22,6 +22,54 @@
 #include "utils/snapmgr.h"
 
 /*
+ * The indexes that decide: the primary key, and its successor while REINDEX
+ * CONCURRENTLY is making one.
+ */
+static List *
+Arbiters(const IdemTable *table)
+{
+	ResultRelInfo *indexes = table->indexes;
+	List	   *arbiters = NIL;
+	int			i;
+
+	for (i = 0; i < indexes->ri_NumIndices; i++)
+	{
+		Relation	index = indexes->ri_IndexRelationDescs[i];
+		IndexInfo  *info = indexes->ri_IndexRelationInfo[i];
+
+		if (info->ii_Unique && index->rd_index->indimmediate &&
+			info->ii_Predicate == NIL && IdemIndexIsOnKey(index))
+			arbiters = lappend_oid(arbiters, RelationGetRelid(index));
+	}
+	return arbiters;
+}
+
+/*
+ * What came of changing a version.  TM_Ok: it is changed.  TM_WouldBlock:
+ * somebody holds it.  TM_Updated: it is not the newest any more.  Anything else
+ * means that the very command that calls us has changed the row itself.
+ */
+static TM_Result
+Checked(TM_Result result)
+{
+	switch (result)
+	{
+		case TM_Ok:
+		case TM_WouldBlock:
+			return result;
+		case TM_Updated:
+		case TM_Deleted:
+			return TM_Updated;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("key is being changed by the command that is running"),
+					 errhint("Leave the table to the functions of idem.")));
+	}
+	pg_unreachable();
+}
+
+/*
  * Insert the row unless the unique index has an entry for its key that may
  * count.  Nobody is waited for: check and insertion happen under one lock of
  * the index page, so that of several callers exactly one is told "unique".
@@ -32,7 +80,6 @@ IdemRowInsert(IdemTable *table, IdemRow *row)
 {
 	TransactionId xid = GetCurrentTransactionId();
 	TupleTableSlot *slot = IdemRowSlot(table, row);
-	List	   *arbiters = list_make1_oid(RelationGetRelid(table->pk));
 	bool		conflict = false;
 	uint32		token;
 
@@ -41,7 +88,7 @@ IdemRowInsert(IdemTable *table, IdemRow *row)
 	table_tuple_insert_speculative(table->rel, slot, GetCurrentCommandId(true),
 								   0, NULL, token);
 	(void) IdemInsertIndexTuples(table->indexes, slot, table->estate, true,
-								 &conflict, arbiters, false);
+								 &conflict, Arbiters(table), false);
 	table_tuple_complete_speculative(table->rel, slot, token, !conflict);
 	SpeculativeInsertionLockRelease(xid);
 	CommandCounterIncrement();
@@ -65,10 +112,10 @@ IdemRowUpdate(IdemTable *table, IdemRow *row)
 	TU_UpdateIndexes updates;
 	TM_Result	result;
 
-	result = table_tuple_update(table->rel, &row->tid, slot,
-								GetCurrentCommandId(true), InvalidSnapshot,
-								InvalidSnapshot, true, &failure, &lockmode,
-								&updates);
+	result = Checked(table_tuple_update(table->rel, &row->tid, slot,
+										GetCurrentCommandId(true),
+										InvalidSnapshot, InvalidSnapshot, true,
+										&failure, &lockmode, &updates));
 	if (result == TM_Ok)
 	{
 		if (IDEM_UPDATES_INDEXES(updates))
@@ -95,9 +142,10 @@ IdemRowDelete(IdemTable *table, ItemPointer tid)
 	TM_FailureData failure;
 	TM_Result	result;
 
-	result = table_tuple_delete(table->rel, tid, GetCurrentCommandId(true),
-								InvalidSnapshot, InvalidSnapshot, true,
-								&failure, false);
+	result = Checked(table_tuple_delete(table->rel, tid,
+										GetCurrentCommandId(true),
+										InvalidSnapshot, InvalidSnapshot, true,
+										&failure, false));
 	if (result == TM_Ok)
 		CommandCounterIncrement();
 	return result == TM_Ok;
@@ -111,10 +159,10 @@ LockVersion(IdemTable *table, IdemRow *row, LockWaitPolicy policy)
 	TM_FailureData failure;
 	TM_Result	result;
 
-	result = table_tuple_lock(table->rel, &row->tid, SnapshotAny, slot,
-							  GetCurrentCommandId(true),
-							  LockTupleNoKeyExclusive, policy, 0,
-							  &failure);
+	result = Checked(table_tuple_lock(table->rel, &row->tid, SnapshotAny, slot,
+									  GetCurrentCommandId(true),
+									  LockTupleNoKeyExclusive, policy, 0,
+									  &failure));
 	ExecDropSingleTupleTableSlot(slot);
 	return result;
 }

@@ -64,6 +64,27 @@ typedef bool TU_UpdateIndexes;
 #define IdemPrimaryKeyIndex(rel)	RelationGetPrimaryKeyIndex(rel, false)
 #endif
 
+/* 17 has infinite intervals */
+#if PG_VERSION_NUM < 170000
+#define IdemIntervalIsInfinite(span)	((void) (span), false)
+#else
+#define IdemIntervalIsInfinite(span)	INTERVAL_NOT_FINITE(span)
+#endif
+
+/*
+ * Whether this transaction has made the table, or given it a new file, which
+ * 16 calls a locator
+ */
+#if PG_VERSION_NUM < 160000
+#define IdemFileIsNew(rel) \
+	((rel)->rd_createSubid != InvalidSubTransactionId || \
+	 (rel)->rd_newRelfilenodeSubid != InvalidSubTransactionId)
+#else
+#define IdemFileIsNew(rel) \
+	((rel)->rd_createSubid != InvalidSubTransactionId || \
+	 (rel)->rd_newRelfilelocatorSubid != InvalidSubTransactionId)
+#endif
+
 /* 16 has one privilege check for every kind of object */
 #if PG_VERSION_NUM < 160000
 #define IdemMayExecute(fn, role) \

@@ -35,6 +35,36 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 
+/* What takes a superuser, and so may have been displaced */
+static const char *const protected_settings[] = {
+	"idem.client",
+	"idem.max_lease",
+	"idem.max_response_size",
+	"idem.retention",
+};
+
+/*
+ * Set a protected setting again.  SAVE, since SET is refused while a parallel
+ * query runs; with these sources either leaves nothing to be rolled back.  A
+ * value that is no good is passed over with a warning, as at login.
+ */
+static void
+Restore(const char *name, const char *value, GucSource source)
+{
+	int			i;
+
+	for (i = 0; i < (int) lengthof(protected_settings); i++)
+	{
+		if (strcmp(name, protected_settings[i]) == 0 &&
+			set_config_option(name, value, PGC_SUSET, source, GUC_ACTION_SAVE,
+							  true, WARNING, false) == 0 && i == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("could not restore the setting \"%s\"", name),
+					 errhint("Preload the library with shared_preload_libraries or session_preload_libraries.")));
+	}
+}
+
 /* Set again what this array of "name=value" says about idem.* */
 static void
 RestoreFromArray(ArrayType *array, GucSource source)
@@ -50,11 +80,10 @@ RestoreFromArray(ArrayType *array, GucSource source)
 		char	   *entry = TextDatumGetCString(entries[i]);
 		char	   *value = strchr(entry, '=');
 
-		if (value == NULL || strncmp(entry, "idem.", strlen("idem.")) != 0)
+		if (value == NULL)
 			continue;
 		*value++ = '\0';
-		(void) set_config_option(entry, value, PGC_SUSET, source,
-								 GUC_ACTION_SET, true, WARNING, false);
+		Restore(entry, value, source);
 	}
 }
 
@@ -107,10 +136,8 @@ RestoreFromFiles(void)
 	{
 		HeapTuple	row = SPI_tuptable->vals[i];
 
-		(void) set_config_option(SPI_getvalue(row, SPI_tuptable->tupdesc, 1),
-								 SPI_getvalue(row, SPI_tuptable->tupdesc, 2),
-								 PGC_SUSET, PGC_S_FILE, GUC_ACTION_SET, true,
-								 WARNING, false);
+		Restore(SPI_getvalue(row, SPI_tuptable->tupdesc, 1),
+				SPI_getvalue(row, SPI_tuptable->tupdesc, 2), PGC_S_FILE);
 	}
 	SPI_finish();
 	SetUserIdAndSecContext(user, context);

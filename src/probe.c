@@ -85,18 +85,26 @@ DirtyScan(IdemTable *table, TupleTableSlot *slot, IdemProbe *probe)
 /*
  * Read the key's row as this snapshot sees it.  With the transaction's own
  * snapshot in SERIALIZABLE this is what conflict detection knows of us.
+ *
+ * An old snapshot may see two: one that somebody has removed since then, and
+ * the one that this transaction has put in its place.  The own one counts.
  */
 bool
 IdemReadKey(IdemTable *table, Snapshot snapshot, IdemRow *row)
 {
 	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
 	IndexScanDesc scan = IdemIndexBeginScan(table->rel, table->pk, snapshot, 2);
-	bool		found;
+	bool		found = false;
 
 	index_rescan(scan, table->scankeys, 2, NULL, 0);
-	found = index_getnext_slot(scan, ForwardScanDirection, slot);
-	if (found)
+	while (!(found && row->own) &&
+		   index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		if (found)
+			heap_freetuple(row->tuple);
 		IdemRowRead(table, slot, row);
+		found = true;
+	}
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	return found;
@@ -196,7 +204,7 @@ IdemCheckVisible(IdemTable *table, const IdemProbe *probe)
  * many milliseconds.  Returns whether it came back.
  *
  * The lock manager knows one limit only, lock_timeout; so that is lowered for
- * this wait where ours is not longer, and its error is caught then and only
+ * this wait where ours is shorter, and its error is caught then and only
  * then.  The subtransaction is what catching an error takes; it costs no
  * transaction id, and a lock taken in it stays with its parent.
  */
@@ -206,7 +214,7 @@ IdemWaitAtMost(int ms, void (*wait) (void *), void *arg)
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	int			callers_timeout = LockTimeout;
-	bool		ours = (callers_timeout <= 0 || ms <= callers_timeout);
+	bool		ours = (callers_timeout <= 0 || ms < callers_timeout);
 	volatile bool came_back = true;
 
 	BeginInternalSubTransaction(NULL);
@@ -249,17 +257,19 @@ WaitForTransaction(void *xid)
  * come back before either.  Going through the lock manager makes the wait
  * visible in pg_locks and pg_blocking_pids and part of deadlock detection.
  * On a standby the primary's transactions hold no locks, so we look now and
- * then.
+ * then, the longer we have been waiting (`since`) the more rarely.
  */
 void
-IdemWaitForTransaction(TransactionId xid, TimestampTz deadline)
+IdemWaitForTransaction(TransactionId xid, TimestampTz since,
+					   TimestampTz deadline)
 {
-	int64		us = deadline - GetCurrentTimestamp();
+	TimestampTz now = GetCurrentTimestamp();
+	int64		us = deadline - now;
 
 	if (us <= 0)
 		return;
 	if (RecoveryInProgress())
-		IdemPause(0, deadline);
+		IdemPause(now - since, deadline);
 	else
 		(void) IdemWaitAtMost((int) Min((us + 999) / 1000, INT_MAX),
 							  WaitForTransaction, &xid);

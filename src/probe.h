@@ -34,7 +34,8 @@ extern bool IdemReadKey(IdemTable *table, Snapshot snapshot, IdemRow *row);
 extern void IdemCheckVisible(IdemTable *table, const IdemProbe *probe);
 
 extern bool IdemWaitAtMost(int ms, void (*wait) (void *), void *arg);
-extern void IdemWaitForTransaction(TransactionId xid, TimestampTz deadline);
+extern void IdemWaitForTransaction(TransactionId xid, TimestampTz since,
+								   TimestampTz deadline);
 extern void IdemPause(int64 since_us, TimestampTz until);
 
 #endif							/* IDEM_PROBE_H */

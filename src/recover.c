@@ -85,8 +85,8 @@ idem_claim_stale(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	Oid			nsp = IdemSchema(fcinfo);
 	int			max_keys = MaxKeysArg(fcinfo, 0);
-	int64		lease = IdemLeaseArg(fcinfo, 1, IDEM_MAX_SPAN);
 	text	   *client = ClientArg(fcinfo, 2);
+	int64		lease = IdemLeaseArg(fcinfo, 1, IDEM_MAX_SPAN);
 	ListCell   *cell;
 
 	PreventCommandIfReadOnly("idem_claim_stale()");

@@ -30,9 +30,10 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_collation_d.h"
 #include "commands/async.h"
+#include "common/hashfn.h"
+#include "compat.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "probe.h"
@@ -47,8 +48,11 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-/* From this size on a table is emptied as a whole */
+/* From this size on a table is emptied as a whole, */
 #define TRUNCATE_BLOCKS		128
+
+/* and only if at least one in so many of its reminders is over */
+#define TRUNCATE_SHARE		4
 
 /* How long a pass queues for a table that it wants to empty, in ms */
 #define TRUNCATE_PATIENCE	200
@@ -74,6 +78,7 @@ typedef struct Tracked
 	pg_uuid_t	token;
 	ItemPointerData tid;
 	Oid			nsp;
+	Oid			relid;			/* idem_key */
 	Oid			file;			/* of the table, which TRUNCATE changes */
 	SubTransactionId subxact;
 } Tracked;
@@ -95,7 +100,7 @@ typedef struct Pass
 	/* of the sweeper's pass */
 	Relation	carry;			/* where to put what is kept; NULL: leave it */
 	int64		found;			/* leases that have become stale */
-	HTAB	   *met;			/* tokens of stale leases met so far */
+	HTAB	   *announced;		/* Lease: the stale ones known of so far */
 
 	/* of the search for stale leases */
 	text	   *client;			/* whose; NULL: anybody's */
@@ -121,36 +126,39 @@ IdemReminderTrack(Oid nsp, Relation rel, const IdemRow *row)
 	}
 	else if (ntracked == maxtracked)
 	{
+		tracked = repalloc_huge(tracked, 2 * maxtracked * sizeof(Tracked));
 		maxtracked *= 2;
-		tracked = repalloc_huge(tracked, maxtracked * sizeof(Tracked));
 	}
 	entry = &tracked[ntracked++];
 	entry->token = *IdemRowToken(row);
 	entry->tid = row->tid;
 	entry->nsp = nsp;
+	entry->relid = RelationGetRelid(rel);
 	entry->file = rel->rd_rel->relfilenode;
 	entry->subxact = GetCurrentSubTransactionId();
 }
 
 /*
- * The key is answered or released.  If that is undone, so is the reservation
- * that was made in the same subtransaction, and only then may it be forgotten
- * here.
+ * The key whose row was here is answered or released.  If that is undone, so
+ * is the reservation that was made in the same subtransaction, and only then
+ * may it be forgotten here.
  */
 void
-IdemReminderDone(const pg_uuid_t *token)
+IdemReminderDone(Relation rel, ItemPointer tid)
 {
-	SubTransactionId subxact = GetCurrentSubTransactionId();
+	Tracked    *last = ntracked > 0 ? &tracked[ntracked - 1] : NULL;
 
-	while (ntracked > 0 && tracked[ntracked - 1].subxact == subxact &&
-		   memcmp(&tracked[ntracked - 1].token, token, UUID_LEN) == 0)
+	if (last != NULL && last->relid == RelationGetRelid(rel) &&
+		last->subxact == GetCurrentSubTransactionId() &&
+		ItemPointerEquals(&last->tid, tid))
 		ntracked--;
 }
 
 /*
  * Where this subtransaction wrote the row in progress under this token, if
  * that was the last it wrote.  The row is still there: nobody else can have
- * changed it, and nothing of it was rolled back.
+ * changed it, and nothing of it was rolled back.  (A file that this transaction
+ * made is emptied by TRUNCATE where it is; then the place says nothing.)
  */
 bool
 IdemReminderPlace(Oid nsp, Relation rel, const pg_uuid_t *token, ItemPointer tid)
@@ -158,7 +166,8 @@ IdemReminderPlace(Oid nsp, Relation rel, const pg_uuid_t *token, ItemPointer tid
 	Tracked    *last = ntracked > 0 ? &tracked[ntracked - 1] : NULL;
 
 	if (last == NULL || last->nsp != nsp ||
-		last->file != rel->rd_rel->relfilenode ||
+		last->relid != RelationGetRelid(rel) ||
+		last->file != rel->rd_rel->relfilenode || IdemFileIsNew(rel) ||
 		last->subxact != GetCurrentSubTransactionId() ||
 		memcmp(&last->token, token, UUID_LEN) != 0)
 		return false;
@@ -189,7 +198,7 @@ OpenForWriting(Oid nsp)
 /* Append a reminder */
 static void
 AppendReminder(Relation rel, TimestampTz lease_until, const pg_uuid_t *token,
-	   bool announced, Datum client, Datum key)
+			   bool announced, Datum client, Datum key)
 {
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
 													&TTSOpsVirtual);
@@ -225,13 +234,15 @@ StillInProgress(Relation rel, BlockNumber nblocks, Tracked *entry,
 
 /*
  * Write the reminders of the tracked rows first .. last - 1, which are in one
- * schema.  If the extension has gone in the meantime, so have its keys.
+ * table.  If the extension has gone in the meantime, so have its keys.  (If the
+ * table was rewritten in this transaction, by CLUSTER say, the rows are not
+ * where they were; then idem_reserve still takes over what becomes stale, but
+ * nobody is reminded of it.)
  */
 static void
-WriteReminders(Oid nsp, Size first, Size last)
+WriteReminders(Oid nsp, Oid relid, Size first, Size last)
 {
-	Oid			relid = get_relname_relid("idem_key", nsp);
-	Relation	rel = OidIsValid(relid) ? table_open(relid, AccessShareLock) : NULL;
+	Relation	rel = try_table_open(relid, AccessShareLock);
 	Relation	reminders = NULL;
 	TupleTableSlot *slot;
 	BlockNumber nblocks;
@@ -249,8 +260,9 @@ WriteReminders(Oid nsp, Size first, Size last)
 			continue;
 		if (reminders == NULL)
 			reminders = OpenForWriting(nsp);
-		AppendReminder(reminders, IdemRowLeaseUntil(&row), IdemRowToken(&row), false,
-			   row.values[IDEM_COL_CLIENT], row.values[IDEM_COL_KEY]);
+		AppendReminder(reminders, IdemRowLeaseUntil(&row), IdemRowToken(&row),
+					   false, row.values[IDEM_COL_CLIENT],
+					   row.values[IDEM_COL_KEY]);
 		heap_freetuple(row.tuple);
 	}
 	ExecDropSingleTupleTableSlot(slot);
@@ -259,21 +271,28 @@ WriteReminders(Oid nsp, Size first, Size last)
 	table_close(rel, AccessShareLock);
 }
 
-/* The transaction is about to commit: write what it leaves in progress */
+/*
+ * The transaction is about to commit: write what it leaves in progress.  Its
+ * statements' snapshots are gone by now, and reading a toasted value takes one.
+ */
 static void
 WriteTracked(void)
 {
 	Size		first;
 	Size		last;
 
+	if (ntracked == 0)
+		return;
+	PushActiveSnapshot(GetTransactionSnapshot());
 	for (first = 0; first < ntracked; first = last)
 	{
-		Oid			nsp = tracked[first].nsp;
+		Oid			relid = tracked[first].relid;
 
-		for (last = first + 1; last < ntracked && tracked[last].nsp == nsp;)
+		for (last = first + 1; last < ntracked && tracked[last].relid == relid;)
 			last++;
-		WriteReminders(nsp, first, last);
+		WriteReminders(tracked[first].nsp, relid, first, last);
 	}
+	PopActiveSnapshot();
 }
 
 static void
@@ -345,30 +364,60 @@ ReadReminded(Pass *pass, TupleTableSlot *slot, IdemRow *row)
 	return false;
 }
 
+/* A lease, as the pass remembers it: token, client and key */
+typedef struct Lease
+{
+	pg_uuid_t	token;
+	uint64		client;			/* hashes */
+	uint64		key;
+} Lease;
+
+static uint64
+HashText(Datum value)
+{
+	text	   *string = DatumGetTextPP(value);
+
+	return DatumGetUInt64(hash_any_extended((const unsigned char *) VARDATA_ANY(string),
+											VARSIZE_ANY_EXHDR(string), 0));
+}
+
 /*
- * Has this pass met the stale lease already?  A lease that was cut short has
- * two reminders.
+ * Remember the lease as announced.  Returns whether it was already: one that
+ * was cut short has two reminders.
  */
 static bool
-MetBefore(Pass *pass, const pg_uuid_t *token)
+Announced(Pass *pass, TupleTableSlot *slot)
 {
 	bool		found;
+	Lease		lease;
 
-	if (pass->met == NULL)
+	if (pass->announced == NULL)
 	{
-		HASHCTL		control = {.keysize = UUID_LEN,.entrysize = UUID_LEN,
+		HASHCTL		control = {.keysize = sizeof(Lease),.entrysize = sizeof(Lease),
 		.hcxt = pass->context};
 
-		pass->met = hash_create("idem stale leases", 64, &control,
-								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		pass->announced = hash_create("idem stale leases", 64, &control,
+									  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
-	(void) hash_search(pass->met, token, HASH_ENTER, &found);
+	lease.token = *DatumGetUUIDP(slot->tts_values[REMINDER_TOKEN]);
+	lease.client = HashText(slot->tts_values[REMINDER_CLIENT]);
+	lease.key = HashText(slot->tts_values[REMINDER_KEY]);
+	(void) hash_search(pass->announced, &lease, HASH_ENTER, &found);
 	return found;
+}
+
+/* Before a pass: which leases have been announced by an earlier one? */
+static void
+CollectAnnounced(Pass *pass, TupleTableSlot *slot)
+{
+	if (DatumGetBool(slot->tts_values[REMINDER_ANNOUNCED]))
+		(void) Announced(pass, slot);
 }
 
 /*
  * Was the reminder written by this very pass, or by an earlier one in the same
- * transaction?  Then all has been said about it.
+ * transaction?  Then all has been said about it.  (No pass writes to a table
+ * that it then empties.)
  */
 static bool
 WrittenHere(TupleTableSlot *slot)
@@ -377,20 +426,6 @@ WrittenHere(TupleTableSlot *slot)
 	Datum		xmin = slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull);
 
 	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
-}
-
-/* Keep the reminder as it is: where it is, or in the other table */
-static void
-CarryOver(Pass *pass, TupleTableSlot *slot)
-{
-	Datum	   *values = slot->tts_values;
-
-	if (pass->carry != NULL)
-		AppendReminder(pass->carry,
-					   DatumGetTimestampTz(values[REMINDER_LEASE_UNTIL]),
-					   DatumGetUUIDP(values[REMINDER_TOKEN]),
-					   DatumGetBool(values[REMINDER_ANNOUNCED]),
-					   values[REMINDER_CLIENT], values[REMINDER_KEY]);
 }
 
 /*
@@ -407,17 +442,14 @@ Consider(Pass *pass, TupleTableSlot *slot)
 	IdemRow		row;
 
 	if (WrittenHere(slot))
-	{
-		CarryOver(pass, slot);
 		return;
-	}
 
 	if (pass->carry == NULL &&
 		DatumGetTimestampTz(slot->tts_values[REMINDER_LEASE_UNTIL]) > pass->now)
 		return;
 	needed = ReadReminded(pass, slot, &row);
 	stale = needed && IdemRowLeaseUntil(&row) <= pass->now;
-	if (!needed || (stale && MetBefore(pass, IdemRowToken(&row))))
+	if (!needed || (stale && !announced && Announced(pass, slot)))
 	{
 		(void) Drop(pass, slot);
 		return;
@@ -426,15 +458,16 @@ Consider(Pass *pass, TupleTableSlot *slot)
 	if ((pass->carry != NULL || news) && Drop(pass, slot))
 	{
 		AppendReminder(pass->carry != NULL ? pass->carry : pass->rel,
-			   IdemRowLeaseUntil(&row), IdemRowToken(&row), announced || news,
-			   row.values[IDEM_COL_CLIENT], row.values[IDEM_COL_KEY]);
+					   IdemRowLeaseUntil(&row), IdemRowToken(&row),
+					   announced || news, row.values[IDEM_COL_CLIENT],
+					   row.values[IDEM_COL_KEY]);
 		pass->found += news ? 1 : 0;
 	}
 }
 
 /*
- * Read one table through.  What this pass itself appends is not seen, since
- * the snapshot was taken before.
+ * Read one table through, as it is now.  No snapshot: it is a whole table, and
+ * in SERIALIZABLE that would be a conflict with everybody who writes to it.
  */
 static void
 ReadTable(Pass *pass)
@@ -447,7 +480,7 @@ ReadTable(Pass *pass)
 
 	pass->now = GetCurrentTimestamp();
 	pass->snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan = table_beginscan(pass->rel, pass->snapshot, 0, NULL);
+	scan = table_beginscan(pass->rel, SnapshotSelf, 0, NULL);
 	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
 		MemoryContext before = MemoryContextSwitchTo(each);
@@ -471,6 +504,29 @@ LockExclusively(void *relid)
 }
 
 /*
+ * TRUNCATE the table, as its owner and no more: it may fire triggers, which
+ * must not run with the worker's rights.
+ */
+static void
+TruncateAsOwner(Oid nsp, const char *name, Oid owner)
+{
+	char	   *command = psprintf("TRUNCATE ONLY %s",
+								   quote_qualified_identifier(get_namespace_name(nsp), name));
+	int			nestlevel = NewGUCNestLevel();
+	Oid			user;
+	int			context;
+
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(owner, context | SECURITY_RESTRICTED_OPERATION);
+	SPI_connect();
+	if (SPI_execute(command, false, 0) != SPI_OK_UTILITY)
+		elog(ERROR, "could not empty table \"%s\"", name);
+	SPI_finish();
+	AtEOXact_GUC(false, nestlevel);
+	SetUserIdAndSecContext(user, context);
+}
+
+/*
  * Empty the table as a whole, carrying over to the other one what is kept.
  * Returns false when its lock is not to be had: a transaction that was
  * prepared, or a pg_dump, may hold it for hours.
@@ -479,7 +535,7 @@ static bool
 PassByTruncate(Pass *pass, int which)
 {
 	Oid			relid = RelationGetRelid(pass->rel);
-	char	   *command;
+	Oid			owner = pass->rel->rd_rel->relowner;
 
 	if (!IdemWaitAtMost(TRUNCATE_PATIENCE, LockExclusively, &relid))
 		return false;
@@ -490,21 +546,85 @@ PassByTruncate(Pass *pass, int which)
 	table_close(pass->carry, NoLock);
 	pass->carry = NULL;
 	table_close(pass->rel, NoLock);
-	pass->rel = NULL;
-
-	command = psprintf("TRUNCATE ONLY %s",
-					   quote_qualified_identifier(get_namespace_name(pass->nsp),
-												  reminder_tables[which]));
-	SPI_connect();
-	if (SPI_execute(command, false, 0) != SPI_OK_UTILITY)
-		elog(ERROR, "could not empty table \"%s\"", reminder_tables[which]);
-	SPI_finish();
+	TruncateAsOwner(pass->nsp, reminder_tables[which], owner);
 	return true;
+}
+
+/*
+ * Is the table worth emptying as a whole?  It is large, and most of it is over:
+ * what is not over would only be carried to and fro.
+ */
+static bool
+WorthTruncating(Relation rel)
+{
+	TupleTableSlot *slot;
+	TableScanDesc scan;
+	TimestampTz now = GetCurrentTimestamp();
+	int64		total = 0;
+	int64		over = 0;
+
+	if (RelationGetNumberOfBlocks(rel) < TRUNCATE_BLOCKS)
+		return false;
+	slot = table_slot_create(rel, NULL);
+	scan = table_beginscan(rel, SnapshotSelf, 0, NULL);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		total++;
+		if (DatumGetTimestampTz(slot_getattr(slot, REMINDER_LEASE_UNTIL + 1,
+											 &isnull)) <= now)
+			over++;
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return over >= total / TRUNCATE_SHARE;
+}
+
+/* Go through one table, and empty it as a whole if that is asked for */
+static void
+PassOver(Pass *pass, int which, bool whole)
+{
+	pass->rel = IdemRelationOpen(pass->nsp, reminder_tables[which],
+								 RowExclusiveLock);
+	if (!whole || !WorthTruncating(pass->rel) || !PassByTruncate(pass, which))
+	{
+		ReadTable(pass);
+		table_close(pass->rel, NoLock);
+	}
+	CommandCounterIncrement();
+}
+
+/* The largest of the tables */
+static int
+LargestTable(Oid nsp)
+{
+	BlockNumber most = 0;
+	int			largest = 0;
+	int			i;
+
+	for (i = 0; i < NTABLES; i++)
+	{
+		Relation	rel = IdemRelationOpen(nsp, reminder_tables[i], AccessShareLock);
+		BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
+
+		if (nblocks > most)
+		{
+			most = nblocks;
+			largest = i;
+		}
+		table_close(rel, AccessShareLock);
+	}
+	return largest;
 }
 
 /*
  * Go through all reminders.  Returns how many leases were found to have
  * become stale, and if there are any, tells those who listen.
+ *
+ * At most one table is emptied as a whole, and that one last, so that writers
+ * always have one to go to.
  *
  * The notification has no payload: LISTEN needs no privilege, so a payload
  * would show keys to every role.
@@ -512,21 +632,20 @@ PassByTruncate(Pass *pass, int which)
 int64
 IdemReminderPass(Oid nsp, bool may_truncate)
 {
-	Pass		pass = {.nsp = nsp, .consider = Consider,
+	Pass		pass = {.nsp = nsp, .consider = CollectAnnounced,
 	.context = CurrentMemoryContext};
+	int			last = LargestTable(nsp);
 	int			i;
 
 	for (i = 0; i < NTABLES; i++)
+		PassOver(&pass, i, false);
+	pass.consider = Consider;
+	for (i = 0; i < NTABLES; i++)
 	{
-		pass.rel = IdemRelationOpen(nsp, reminder_tables[i], RowExclusiveLock);
-		if (!may_truncate ||
-			RelationGetNumberOfBlocks(pass.rel) < TRUNCATE_BLOCKS ||
-			!PassByTruncate(&pass, i))
-			ReadTable(&pass);
-		if (pass.rel != NULL)
-			table_close(pass.rel, NoLock);
-		CommandCounterIncrement();
+		if (i != last)
+			PassOver(&pass, i, false);
 	}
+	PassOver(&pass, last, may_truncate);
 	if (pass.found > 0)
 		Async_Notify("idem_stale", NULL);
 	return pass.found;

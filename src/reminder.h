@@ -25,7 +25,7 @@ extern void IdemReminderInit(void);
 extern void IdemReminderTrack(Oid nsp, Relation rel, const IdemRow *row);
 extern bool IdemReminderPlace(Oid nsp, Relation rel, const pg_uuid_t *token,
 							  ItemPointer tid);
-extern void IdemReminderDone(const pg_uuid_t *token);
+extern void IdemReminderDone(Relation rel, ItemPointer tid);
 extern int64 IdemReminderPass(Oid nsp, bool may_truncate);
 extern List *IdemReminderDue(Oid nsp, text *client);
 

@@ -21,9 +21,10 @@
  * index while probing, given back at once; RowExclusiveLock on the table,
  * kept until the transaction ends, and on its indexes for the moment of the
  * change; the speculative insertion lock for the moment of an insertion; the
- * lock of the row version.  Where the table's second lock, or a rival, has to
- * be waited for, the table is closed first, and the call starts over.  Only an
- * owner's change waits for its row with the table open, as any UPDATE does.
+ * lock of the row version.  Where the table's second lock (behind somebody's
+ * DDL), or a rival, has to be waited for, the table is closed first, and the
+ * call starts over.  Only an owner's change waits for its row with the table
+ * open, as any UPDATE does.
  *
  *-------------------------------------------------------------------------
  */
@@ -103,7 +104,8 @@ static bool
 SameFingerprint(const IdemRow *row, bytea *fingerprint)
 {
 	return !row->isnull[IDEM_COL_FINGERPRINT] &&
-		SameBytes(DatumGetPointer(row->values[IDEM_COL_FINGERPRINT]), fingerprint);
+		SameBytes(PG_DETOAST_DATUM_PACKED(row->values[IDEM_COL_FINGERPRINT]),
+				  fingerprint);
 }
 
 static bool
@@ -307,7 +309,7 @@ MeetRival(const Patience *patience, const IdemProbe *probe, TimestampTz now,
 	}
 	if (now >= patience->deadline)
 		return AnswerInFlight(reservation, now, now);
-	IdemWaitForTransaction(rival, patience->deadline);
+	IdemWaitForTransaction(rival, patience->since, patience->deadline);
 	return false;
 }
 
@@ -325,7 +327,8 @@ MeetLease(const Patience *patience, const IdemProbe *probe, TimestampTz now,
 	if (now >= patience->deadline || probe->row.own)
 		return AnswerInFlight(reservation, until, now);
 	if (TransactionIdIsValid(probe->changer))
-		IdemWaitForTransaction(probe->changer, patience->deadline);
+		IdemWaitForTransaction(probe->changer, patience->since,
+							   patience->deadline);
 	else
 		IdemPause(now - patience->since, Min(until, patience->deadline));
 	return false;
@@ -535,10 +538,12 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 			 const IdemAnswer *answer, IdemProbe *probe)
 {
 	IdemRow    *row = &probe->row;
+	ItemPointerData judged;
 	IdemTable	table;
 	bool		done = true;
 
 	LookForOwnKey(&table, ref, token, probe);
+	judged = row->tid;
 	if (!IdemRowCompleted(row))
 	{
 		if (!IdemTableLockForWriting(&table, "idem_complete()"))
@@ -549,15 +554,14 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 		SetOrNull(row, IDEM_COL_HEADERS, answer->headers);
 		SetOrNull(row, IDEM_COL_BODY, answer->body);
 		done = IdemRowUpdate(&table, row);
+		if (done)
+			IdemReminderDone(table.rel, &judged);
 	}
 	else if (!SameAnswer(row, answer))
 		AlreadyCompleted(ref);
 	IdemTableClose(&table);
 	if (done)
-	{
 		CheckStillKept(ref, row);
-		IdemReminderDone(token);
-	}
 	return done;
 }
 
@@ -595,7 +599,7 @@ ReleaseOnce(const IdemKeyRef *ref, const pg_uuid_t *token, IdemProbe *probe)
 		return false;
 	deleted = IdemRowDelete(&table, &probe->row.tid);
 	if (deleted)
-		IdemReminderDone(token);
+		IdemReminderDone(table.rel, &probe->row.tid);
 	IdemTableClose(&table);
 	return deleted;
 }
@@ -737,15 +741,25 @@ IdemStoreClaim(const IdemKeyRef *ref, const pg_uuid_t *token, int64 lease,
  * ----------
  */
 
+/* A mark in the making */
+typedef struct Mark
+{
+	const IdemKeyRef *ref;
+	int64		retention;
+} Mark;
+
 /*
  * The row of a mark: completed from the start, without a fingerprint, and so
  * a mismatch to every reservation.  Nobody can own it, so its token is nil.
  */
 static void
-MarkRow(IdemRow *row, const IdemKeyRef *ref, int64 retention, TimestampTz now)
+MarkRow(IdemRow *row, void *arg)
 {
 	static const pg_uuid_t nil = {{0}};
-	IdemReserveArgs args = {.ref = *ref, .token = &nil, .retention = retention};
+	const Mark *mark = arg;
+	TimestampTz now = GetCurrentTimestamp();
+	IdemReserveArgs args = {.ref = *mark->ref, .token = &nil,
+		.retention = mark->retention};
 
 	FirstAttempt(row, &args, now);
 	IdemRowSetNull(row, IDEM_COL_FINGERPRINT);
@@ -757,13 +771,14 @@ static bool
 WriteMark(IdemTable *table, const IdemKeyRef *ref, int64 retention,
 		  IdemProbe *probe)
 {
+	Mark		mark = {.ref = ref, .retention = retention};
 	IdemRow		row;
 
-	MarkRow(&row, ref, retention, GetCurrentTimestamp());
-	if (!probe->found)
-		return IdemRowInsert(table, &row);
-	row.tid = probe->row.tid;
-	return IdemRowUpdate(table, &row);
+	if (probe->found)
+		return IdemRowReplace(table, &probe->row, LockWaitBlock, MarkRow,
+							  &mark) == TM_Ok;
+	MarkRow(&row, &mark);
+	return IdemRowInsert(table, &row);
 }
 
 /* The transaction that inserts the key has not ended: wait, as an INSERT does */
@@ -793,6 +808,8 @@ MarkOnce(const IdemKeyRef *ref, int64 retention, IdemProbe *probe, bool *first)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("key \"%s\" is reserved, not a mark", KeyName(ref)),
 				 errhint("Marks share the names of keys: use another client or another prefix for them.")));
+	if (*first)
+		PreventCommandIfReadOnly("idem_once()");
 	if (*first && !rival)
 	{
 		if (!IdemTableLockForWriting(&table, "idem_once()"))

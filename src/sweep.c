@@ -9,7 +9,7 @@
  * Blocks where something is removed do not count against that part: a backlog
  * is followed to its end.  Each step is one small transaction of the caller's.
  *
- * A step waits for nobody.  It reads through a ring of buffers, takes the
+ * The walk waits for nobody.  It reads through a ring of buffers, takes the
  * content lock of one page at a time, and deletes a row only if that very
  * version is still the newest and nobody is changing it.
  *
@@ -29,6 +29,7 @@
 #include "args.h"
 #include "compat.h"
 #include "fmgr.h"
+#include "launcher.h"
 #include "miscadmin.h"
 #include "reminder.h"
 #include "settings.h"
@@ -242,6 +243,8 @@ Walk(IdemSweep *sweep, Step *step)
 	int64		left = sweep->batch;
 	int			blocks;
 
+	if (nblocks == 0)
+		sweep->next = sweep->round = 0;
 	for (blocks = 0; blocks < MAX_BLOCKS_PER_STEP && sweep->round > 0 &&
 		 sweep->quota > 0; blocks++)
 	{
@@ -333,6 +336,7 @@ idem_sweep(PG_FUNCTION_ARGS)
 				 errmsg("max_keys must be positive, not " INT64_FORMAT, max_keys),
 				 errhint("NULL stands for ten times idem.sweep_batch.")));
 	PreventCommandIfReadOnly("idem_sweep()");
+	IdemLauncherNotice();
 	IdemSweepBegin(&sweep, IdemSchema(fcinfo), 0);
 	sweep.by_hand = true;
 	do

@@ -87,6 +87,17 @@ IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
 	return rel;
 }
 
+/* Is the index on (client, key), as the primary key is? */
+bool
+IdemIndexIsOnKey(Relation index)
+{
+	Form_pg_index form = index->rd_index;
+
+	return form->indnkeyatts == 2 &&
+		form->indkey.values[0] == IDEM_COL_CLIENT + 1 &&
+		form->indkey.values[1] == IDEM_COL_KEY + 1;
+}
+
 /*
  * Open idem_key and its primary key, to look for this key.  The scan keys
  * point to `client` and `key`; what is not searched for may be NULL.
@@ -100,13 +111,14 @@ IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key)
 	table->estate = NULL;
 	table->rel = IdemRelationOpen(nsp, "idem_key", AccessShareLock);
 	pk = IdemPrimaryKeyIndex(table->rel);
-	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS || !OidIsValid(pk))
+	table->pk = OidIsValid(pk) ? index_open(pk, AccessShareLock) : NULL;
+	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS ||
+		table->pk == NULL || !IdemIndexIsOnKey(table->pk))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" is not the one that extension idem created",
 						RelationGetRelationName(table->rel)),
 				 errhint("Its columns and its primary key must not be changed.")));
-	table->pk = index_open(pk, AccessShareLock);
 
 	if (scankey_cache.index != pk)
 		BuildScanKeys(table->pk);
@@ -190,7 +202,7 @@ IdemRowHasKey(IdemTable *table, const IdemRow *row)
 
 	for (i = 0; i < 2; i++)
 	{
-		const void *stored = DatumGetPointer(row->values[columns[i]]);
+		const void *stored = PG_DETOAST_DATUM_PACKED(row->values[columns[i]]);
 		const void *wanted = DatumGetPointer(table->scankeys[i].sk_argument);
 
 		if (VARSIZE_ANY_EXHDR(stored) != VARSIZE_ANY_EXHDR(wanted) ||

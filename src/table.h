@@ -77,6 +77,7 @@ typedef struct IdemRow
 #define IdemRowCompleted(row)	(!(row)->isnull[IDEM_COL_COMPLETED_AT])
 
 extern void IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key);
+extern bool IdemIndexIsOnKey(Relation index);
 extern bool IdemTableLockForWriting(IdemTable *table, const char *command);
 extern void IdemTableOpenIndexes(IdemTable *table);
 extern void IdemTableClose(IdemTable *table);

@@ -1,0 +1,53 @@
+-- What an administrator does to the tables in between. Promises: section 4, rules 1
+-- and 9; section 5 (every error has its SQLSTATE).
+
+-- Truncated twice in the transaction that reserved.
+BEGIN;
+TRUNCATE idem_key;
+SELECT token AS t FROM idem_reserve('meddle', 'k', '\x01') \gset
+TRUNCATE idem_key;
+SAVEPOINT s;
+SELECT idem_complete('meddle', 'k', :'t', 200);
+ROLLBACK TO s;
+SELECT outcome FROM idem_reserve('meddle', 'k', '\x02');
+COMMIT;
+SELECT state FROM idem_lookup('meddle', 'k');
+
+-- Another table under the name by the time of the commit: no reminder, no harm.
+BEGIN;
+ALTER TABLE idem_key SET (fillfactor = 80);
+SELECT outcome FROM idem_reserve('meddle', 'renamed', '\x01');
+ALTER TABLE idem_key RENAME TO idem_key_away;
+CREATE TABLE idem_key (a int, b int);
+INSERT INTO idem_key SELECT i, i FROM generate_series(1, 1000) i;
+SAVEPOINT s;
+SELECT outcome FROM idem_reserve('meddle', 'k', '\x01');
+ROLLBACK TO s;
+SELECT count(*) FROM idem_key_away WHERE key = 'renamed';
+DROP TABLE idem_key;
+ALTER TABLE idem_key_away RENAME TO idem_key;
+COMMIT;
+SELECT state FROM idem_lookup('meddle', 'renamed');
+
+-- A primary key that is not the one expected is refused, not searched.
+BEGIN;
+ALTER TABLE idem_key DROP CONSTRAINT idem_key_pkey, ADD PRIMARY KEY (key, client);
+SELECT test.sqlstate('SELECT idem_reserve(''meddle'', ''k'', ''\x01'')');
+ALTER TABLE idem_key DROP CONSTRAINT idem_key_pkey;
+SELECT (test.failure('SELECT idem_lookup(''meddle'', ''k'')')).*;
+ROLLBACK;
+
+-- A row that the same command has changed is not chased for ever.
+UPDATE idem_key SET lease_until = clock_timestamp() WHERE client = 'meddle' AND key = 'k';
+SELECT (test.failure($$ WITH u AS (UPDATE idem_key SET lease_until = clock_timestamp() - interval '1 s' WHERE client = 'meddle' AND key = 'k' RETURNING 1)
+    SELECT r.outcome FROM u, idem_reserve('meddle', 'k', '\x02') r $$)).state;
+SELECT state FROM idem_lookup('meddle', 'k');
+
+-- Reindexed, clustered and vacuumed, the keys are the same.
+REINDEX INDEX CONCURRENTLY idem_key_pkey;
+CLUSTER idem_key USING idem_key_pkey;
+VACUUM FULL idem_key;
+SELECT outcome FROM idem_reserve('meddle', 'renamed', '\x01');
+-- The sweep passes over a table that has become empty.
+TRUNCATE idem_key;
+SELECT * FROM idem_sweep();
