@@ -2,6 +2,7 @@
 -- transaction's start; past expires_at complete is ID002, even in the reserving
 -- transaction; timestamptz only), section 2, and section 10 (dies between reserve
 -- and complete).
+SET statement_timeout = '90 s';	-- a clock that stands still would be waited for for ever
 
 -- In a transaction that began long ago, a lease and a retention begin when the key is reserved.
 BEGIN;
