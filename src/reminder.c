@@ -42,6 +42,7 @@
 #include "storage/lmgr.h"
 #include "store.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
