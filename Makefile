@@ -2,6 +2,7 @@
 #
 #   make test       everything a machine needs, then all tests, in a private server
 #   make demo       the same for the demonstration
+#   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
 #
 #   make            build against the pg_config on PATH, or PG_CONFIG=/path/to/pg_config
 #   make install    into that PostgreSQL
@@ -51,7 +52,7 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo
+STANDALONE = test demo torture
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
 PG_CONFIG ?= pg_config
@@ -83,4 +84,6 @@ test:
 	@tools/sandbox test tools/run-tests
 demo:
 	@tools/sandbox demo tools/run-demo
-.PHONY: test demo
+torture:
+	@tools/torture $(foreach v,SECONDS CLIENTS SEED OPERATIONS,$(if $($(v)),$(v)=$($(v))))
+.PHONY: test demo torture
