@@ -703,9 +703,35 @@ ClaimRow(IdemRow *row, void *arg)
 				 Max(rewrite->judged, GetCurrentTimestamp()));
 }
 
+/* One attempt to claim; TM_Updated: things have moved, look again */
+static TM_Result
+ClaimOnce(const IdemKeyRef *ref, const pg_uuid_t *token, Rewrite *rewrite,
+		  IdemRow *row)
+{
+	TM_Result	result = TM_WouldBlock;
+	IdemTable	table;
+	IdemProbe	probe;
+
+	rewrite->judged = GetCurrentTimestamp();
+	LookForKey(&table, ref, &probe);
+	if (probe.found && !TransactionIdIsValid(probe.changer) &&
+		IdemRowState(&probe.row, rewrite->judged) == IDEM_STALE &&
+		SameToken(&probe.row, token))
+	{
+		if (!IdemTableLockForWriting(&table, "idem_claim_stale()"))
+			return TM_Updated;
+		*row = probe.row;
+		result = IdemRowReplace(&table, row, LockWaitSkip, ClaimRow, rewrite);
+		if (result == TM_Ok)
+			IdemReminderTrack(ref->nsp, table.rel, row);
+	}
+	IdemTableClose(&table);
+	return result;
+}
+
 /*
  * Take over a key whose lease under `token` is over, for whoever recovers it;
- * skip it when it is not stale any more or somebody else is at it.  The
+ * pass over it when it is not stale any more or somebody else is at it.  The
  * retention is what was granted, the request and the recovery point stay.
  */
 bool
@@ -713,27 +739,12 @@ IdemStoreClaim(const IdemKeyRef *ref, const pg_uuid_t *token, int64 lease,
 			   IdemRow *row)
 {
 	IdemReserveArgs args = {.ref = *ref, .lease = lease};
-	Rewrite		rewrite = {.verdict = VERDICT_STALE,
-		.judged = GetCurrentTimestamp(), .args = &args};
-	IdemTable	table;
-	IdemProbe	probe;
-	bool		claimed = false;
+	Rewrite		rewrite = {.verdict = VERDICT_STALE, .args = &args};
+	TM_Result	result;
 
-	LookForKey(&table, ref, &probe);
-	if (probe.found && !TransactionIdIsValid(probe.changer) &&
-		IdemRowState(&probe.row, rewrite.judged) == IDEM_STALE &&
-		SameToken(&probe.row, token))
-	{
-		if (!IdemTableLockForWriting(&table, "idem_claim_stale()"))
-			return false;
-		*row = probe.row;
-		claimed = IdemRowReplace(&table, row, LockWaitSkip, ClaimRow,
-								 &rewrite) == TM_Ok;
-		if (claimed)
-			IdemReminderTrack(ref->nsp, table.rel, row);
-	}
-	IdemTableClose(&table);
-	return claimed;
+	while ((result = ClaimOnce(ref, token, &rewrite, row)) == TM_Updated)
+		CHECK_FOR_INTERRUPTS();
+	return result == TM_Ok;
 }
 
 /* ----------
