@@ -10,7 +10,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.p
 from demonstration import HERE, check, count, end, run, scene, start_provider
 
 ORDER = os.path.join(HERE, "recovery", "order.py")
-REQUEST = json.dumps({"item": "lamp", "amount": 20})
 
 # Where the first attempt is killed, and what becomes of the second one.
 DEATHS = {
@@ -26,7 +25,9 @@ DEATHS = {
 
 
 def attempt(provider, death, die_at=""):
-    return run(ORDER, provider, "alice", death.replace(" ", "-"), REQUEST, die_at=die_at)
+    """The item says which order it is, to count by."""
+    request = json.dumps({"item": death, "amount": 20})
+    return run(ORDER, provider, "alice", death.replace(" ", "-"), request, die_at=die_at)
 
 
 def story(provider, death):
@@ -35,17 +36,17 @@ def story(provider, death):
 
 
 def effects(death):
-    """What is in the databases under this key."""
-    key = death.replace(" ", "-")
-    number = count("shop", "SELECT convert_from(body, 'UTF8')::jsonb ->> 'order' FROM idem_key WHERE key = %s", key)
-    charges = count("provider", "SELECT count(*) FROM charge WHERE reference = %s", f"alice/{key}")
-    mails = count("shop", "SELECT count(*) FROM mail WHERE orders = %s", number)
-    orders = count(
-        "shop",
-        "SELECT count(*) FROM orders JOIN mail ON orders = orders.id WHERE orders.id = %s AND charge IS NOT NULL",
-        number,
+    """What there is in the databases of this order."""
+    reference = f"alice/{death.replace(' ', '-')}"
+    mails = "SELECT count(*) FROM mail JOIN orders ON orders.id = orders WHERE item = %s"
+    return ", ".join(
+        str(number)
+        for number in (
+            count("shop", "SELECT count(*) FROM orders WHERE item = %s", death),
+            count("provider", "SELECT count(*) FROM charge WHERE reference = %s", reference),
+            count("shop", mails, death),
+        )
     )
-    return f"{orders}, {charges}, {mails}"
 
 
 def main():
