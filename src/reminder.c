@@ -52,8 +52,12 @@
 /* From this size on a table is emptied as a whole, */
 #define TRUNCATE_BLOCKS		128
 
-/* and only if at least one in so many of its reminders is over */
+/* and only if at least one in so many of its reminders is not needed any more */
 #define TRUNCATE_SHARE		4
+
+/* which about so many of them tell; a block holds about so many */
+#define SAMPLE_SIZE			200
+#define REMINDERS_PER_BLOCK	80
 
 /* How long a pass queues for a table that it wants to empty, in ms */
 #define TRUNCATE_PATIENCE	200
@@ -102,6 +106,10 @@ typedef struct Pass
 	Relation	carry;			/* where to put what is kept; NULL: leave it */
 	int64		found;			/* leases that have become stale */
 	HTAB	   *announced;		/* Lease: the stale ones known of so far */
+	int64		step;			/* one reminder in so many is sampled */
+	int64		seen;			/* reminders met while sampling */
+	int64		sampled;		/* looked at */
+	int64		needless;		/* and found to be needed no more */
 
 	/* of the search for stale leases */
 	text	   *client;			/* whose; NULL: anybody's */
@@ -551,36 +559,37 @@ PassByTruncate(Pass *pass, int which)
 	return true;
 }
 
+/* One reminder in so many: is it still needed? */
+static void
+Sample(Pass *pass, TupleTableSlot *slot)
+{
+	IdemRow		row;
+
+	if (pass->seen++ % pass->step != 0)
+		return;
+	pass->sampled++;
+	if (!ReadReminded(pass, slot, &row))
+		pass->needless++;
+}
+
 /*
- * Is the table worth emptying as a whole?  It is large, and most of it is over:
- * what is not over would only be carried to and fro.
+ * Is the table worth emptying as a whole?  It is large, and a good part of it
+ * is not needed any more: what is would only be carried to and fro.
  */
 static bool
-WorthTruncating(Relation rel)
+WorthTruncating(Pass *pass)
 {
-	TupleTableSlot *slot;
-	TableScanDesc scan;
-	TimestampTz now = GetCurrentTimestamp();
-	int64		total = 0;
-	int64		over = 0;
+	void		(*consider) (Pass *, TupleTableSlot *) = pass->consider;
+	BlockNumber nblocks = RelationGetNumberOfBlocks(pass->rel);
 
-	if (RelationGetNumberOfBlocks(rel) < TRUNCATE_BLOCKS)
+	if (nblocks < TRUNCATE_BLOCKS)
 		return false;
-	slot = table_slot_create(rel, NULL);
-	scan = table_beginscan(rel, SnapshotSelf, 0, NULL);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
-	{
-		bool		isnull;
-
-		CHECK_FOR_INTERRUPTS();
-		total++;
-		if (DatumGetTimestampTz(slot_getattr(slot, REMINDER_LEASE_UNTIL + 1,
-											 &isnull)) <= now)
-			over++;
-	}
-	table_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	return over >= total / TRUNCATE_SHARE;
+	pass->seen = pass->sampled = pass->needless = 0;
+	pass->step = Max(1, (int64) nblocks * REMINDERS_PER_BLOCK / SAMPLE_SIZE);
+	pass->consider = Sample;
+	ReadTable(pass);
+	pass->consider = consider;
+	return pass->needless * TRUNCATE_SHARE >= pass->sampled;
 }
 
 /* Go through one table, and empty it as a whole if that is asked for */
@@ -589,7 +598,7 @@ PassOver(Pass *pass, int which, bool whole)
 {
 	pass->rel = IdemRelationOpen(pass->nsp, reminder_tables[which],
 								 RowExclusiveLock);
-	if (!whole || !WorthTruncating(pass->rel) || !PassByTruncate(pass, which))
+	if (!whole || !WorthTruncating(pass) || !PassByTruncate(pass, which))
 	{
 		ReadTable(pass);
 		table_close(pass->rel, NoLock);
