@@ -100,7 +100,7 @@ sub comparable
 
 	$text =~ s/$random/<token>/g;
 	$text =~ s/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d(?::\d\d)?/<time>/g;
-	$text =~ s/\b(?:\d+ days? )?\d\d:\d\d:\d\d\b/<span>/g;
+	$text =~ s/\b(?:(?:\d+ days? )?\d\d:\d\d:\d\d|another \K\d+ days?)\b/<span>/g;
 	$text =~ s/(?<=: )"\d+"(?=[,}])/"<seconds>"/g if $text =~ /retry-after/;
 	$text =~ s/-{2,}/--/g;
 	$text =~ s/ +/ /g;
