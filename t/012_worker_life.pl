@@ -151,7 +151,7 @@ $session->quit;
 # Killed: the server recovers, and with it the launcher
 
 $pid = process_pid($node, 'idem launcher');
-is(system('kill', '-9', $pid), 0, 'launcher killed');
+is(kill('KILL', $pid), 1, 'launcher killed');
 ok( $node->poll_query_until(
 		'postgres',
 		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'idem launcher' AND pid <> $pid"
