@@ -51,7 +51,9 @@
  *
  * Not in the model: higher isolation levels, savepoints, a second reservation
  * by the same transaction, table locks, idem_once, idem_claim_stale (a takeover
- * like that of Reserve), idem_forget, and that a key is two strings.
+ * like that of Reserve), idem_forget, that a key is two strings, and the second
+ * unique index that there is while REINDEX CONCURRENTLY is at work (then it may
+ * be that none of several inserters is told "unique", and all look again).
  *
  * Bounds, given by -D:
  *	CALLERS		of idem_reserve, 1 to 3
