@@ -25,6 +25,7 @@ CREATE TABLE idem_key (
     request        jsonb,
     recovery_point text,
     recovery_data  jsonb,
+    lost_tokens    uuid[],
     PRIMARY KEY (client, key)
 ) USING heap WITH (
     fillfactor = 80,
@@ -38,7 +39,8 @@ REVOKE ALL ON TABLE idem_key FROM PUBLIC;
 ALTER TABLE idem_key
     ALTER COLUMN client SET STORAGE MAIN,
     ALTER COLUMN key SET STORAGE MAIN,
-    ALTER COLUMN fingerprint SET STORAGE MAIN;
+    ALTER COLUMN fingerprint SET STORAGE MAIN,
+    ALTER COLUMN lost_tokens SET STORAGE MAIN;
 
 COMMENT ON TABLE idem_key IS 'one row per idempotency key; kept by the functions of extension idem, not to be changed by hand';
 COMMENT ON COLUMN idem_key.expires_at IS 'end of retention: from here on the key is absent to every caller; set when an attempt begins and moved by nothing else';
@@ -57,6 +59,7 @@ COMMENT ON COLUMN idem_key.body IS 'body of the stored answer, byte for byte; NU
 COMMENT ON COLUMN idem_key.request IS 'the request, where it was given to idem_reserve';
 COMMENT ON COLUMN idem_key.recovery_point IS 'how far the work had come at the last checkpoint';
 COMMENT ON COLUMN idem_key.recovery_data IS 'what the last checkpoint noted';
+COMMENT ON COLUMN idem_key.lost_tokens IS 'tokens of earlier attempts, which no later attempt may have again; NULL before the first takeover and once completed';
 
 -- lz4 is faster at about the same size; not every server is built with it
 DO $do$
@@ -183,7 +186,7 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION idem_reserve(text, text, bytea, interval, interval, interval, uuid, jsonb) FROM PUBLIC;
 COMMENT ON FUNCTION idem_reserve(text, text, bytea, interval, interval, interval, uuid, jsonb) IS
 'Reserve a key, or say what became of it.
-client: whose key, 1 to 255 bytes. key: 1 to 1,000 bytes. fp: hash of the request, 1 to 64 bytes; NULL with a request: its canonical fingerprint. lease: how long the key may stay unanswered, NULL: idem.lease. retention: how long it is kept, NULL: idem.retention. wait: how long to wait for another request to end, NULL: idem.wait_timeout, 0 never waits. token: the owner''s own, which makes the call safe to repeat. request: kept with the key.
+client: whose key, 1 to 255 bytes. key: 1 to 1,000 bytes. fp: hash of the request, 1 to 64 bytes; NULL with a request: its canonical fingerprint. lease: how long the key may stay unanswered, NULL: idem.lease. retention: how long it is kept, NULL: idem.retention. wait: how long to wait for another request to end, NULL: idem.wait_timeout, 0 never waits. token: the owner''s own, which makes the call safe to repeat; the token returned is this one, unless an earlier attempt on the key has lost it. request: kept with the key.
 outcome new: the caller owns the key and does the work; in_flight (409), replay (the stored answer), mismatch (422): the row is the answer to send.
 Errors: 22004, 22023 (arguments), 54000 (request too large), 42501 (pinned to another client), 25006 (read-only, where a write is needed), 40001 (the deciding row is newer than the snapshot).
 Outcomes after draft-ietf-httpapi-idempotency-key-header; problem bodies after RFC 9457.';

@@ -31,10 +31,25 @@ SELECT outcome, attempt, token = :'theirs' AS theirs FROM idem_reserve('o', 'k',
 -- The holder before has lost it.
 SELECT outcome, token FROM idem_reserve('o', 'k', '\x01', token => :'mine');
 SELECT test.sqlstate(format('SELECT idem_complete(%L, %L, %L, 200)', 'o', 'k', :'mine'));
--- Stale again: the holder before may take it over again, as attempt 3.
+-- Stale again: the holder before may take it over again, as attempt 3, but not under the token
+-- of attempt 1, or what is left of that attempt could complete.
 SELECT test.age('o', 'k', '11 min');
-SELECT outcome, attempt, token = :'mine' AS mine FROM idem_reserve('o', 'k', '\x01', token => :'mine');
+SELECT outcome, attempt, token = :'mine' AS mine, token AS third FROM idem_reserve('o', 'k', '\x01', token => :'mine') \gset third_
+SELECT :'third_outcome' AS outcome, :third_attempt AS attempt, :'third_mine' AS mine;
+SELECT outcome, token FROM idem_reserve('o', 'k', '\x01', token => :'mine');
+SELECT test.sqlstate(format('SELECT idem_complete(%L, %L, %L, 200)', 'o', 'k', :'mine'));
+SELECT test.sqlstate(format('SELECT idem_renew(%L, %L, %L)', 'o', 'k', :'mine'));
 SELECT test.sqlstate(format('SELECT idem_complete(%L, %L, %L, 200)', 'o', 'k', :'theirs'));
+-- The same with every token lost before; each attempt notes one.
+SELECT test.age('o', 'k', '11 min');
+SELECT outcome, attempt, token IN (:'mine', :'theirs', :'third_third') AS lost_before FROM idem_reserve('o', 'k', '\x01', token => :'theirs');
+SELECT test.age('o', 'k', '11 min');
+SELECT outcome, attempt, token IN (:'mine', :'theirs', :'third_third') AS lost_before FROM idem_reserve('o', 'k', '\x01', token => :'third_third');
+SELECT cardinality(lost_tokens) AS lost FROM idem_key WHERE client = 'o' AND key = 'k';
+-- A token that no attempt had is taken.
+SELECT test.age('o', 'k', '11 min');
+SELECT gen_random_uuid() AS mine \gset
+SELECT outcome, attempt, token = :'mine' AS mine FROM idem_reserve('o', 'k', '\x01', token => :'mine');
 
 -- Another fingerprint comes first: a mismatch even for the holder, before and after.
 SELECT outcome, token FROM idem_reserve('o', 'k', '\x02', token => :'mine');
@@ -90,3 +105,26 @@ SELECT outcome, token FROM idem_reserve('o', 'nil', '\x01', token => '00000000-0
 SELECT outcome, attempt FROM idem_reserve('o', 'nil', '\x01', token => '00000000-0000-0000-0000-000000000000');
 SELECT outcome, attempt FROM idem_reserve('o', 'nil', '\x01');
 SELECT idem_complete('o', 'nil', '00000000-0000-0000-0000-000000000000', 204);
+
+-- Only so many lost tokens are noted. Beyond them nobody can tell which were lost, so none is taken.
+SELECT outcome FROM idem_reserve('o', 'often', '\x01', token => :'mine');
+DO $$
+DECLARE
+    reserved idem_reservation;
+    mine     uuid;
+BEGIN
+    FOR i IN 2..70 LOOP
+        PERFORM test.age('o', 'often', '11 min');
+        mine := gen_random_uuid();
+        reserved := idem_reserve('o', 'often', '\x01', token => mine);
+        ASSERT reserved.outcome = 'new' AND reserved.attempt = i, reserved;
+        ASSERT (reserved.token = mine) = (i <= 65), reserved;
+    END LOOP;
+END
+$$;
+SELECT attempt, cardinality(lost_tokens) AS lost, token = ANY (lost_tokens) AS lost_before FROM idem_key WHERE client = 'o' AND key = 'often';
+SELECT test.age('o', 'often', '11 min');
+SELECT outcome, attempt, token = :'mine' AS mine FROM idem_reserve('o', 'often', '\x01', token => :'mine');
+-- Once completed, none can come back, and the list is let go.
+SELECT idem_complete('o', 'often', token, 200) FROM idem_key WHERE client = 'o' AND key = 'often';
+SELECT lost_tokens FROM idem_key WHERE client = 'o' AND key = 'often';

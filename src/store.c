@@ -31,12 +31,14 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "change.h"
 #include "compat.h"
 #include "miscadmin.h"
 #include "reminder.h"
 #include "storage/lmgr.h"
 #include "store.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -44,6 +46,9 @@
 
 /* Tokens' worth of random bytes to draw at once */
 #define TOKENS_PER_DRAW		32
+
+/* Attempts of one key whose tokens are remembered */
+#define MAX_LOST_TOKENS		64
 
 /* How a reservation sees what there is of its key */
 typedef enum Verdict
@@ -175,16 +180,57 @@ DrawToken(void)
 	return token;
 }
 
+/* The tokens of the row's earlier attempts, and room for one more */
+static int
+LostTokens(const IdemRow *row, Datum *tokens)
+{
+	ArrayType  *array;
+	int			n;
+	int			i;
+
+	if (row->isnull[IDEM_COL_LOST_TOKENS])
+		return 0;
+	array = DatumGetArrayTypeP(row->values[IDEM_COL_LOST_TOKENS]);
+	n = Min(ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), MAX_LOST_TOKENS);
+	for (i = 0; i < n; i++)
+		tokens[i] = UUIDPGetDatum((pg_uuid_t *) (ARR_DATA_PTR(array) + i * UUID_LEN));
+	return n;
+}
+
+/*
+ * The token of the attempt that takes this row over: the one passed in, but
+ * never one that an attempt on this key has lost already, or what is left of
+ * that attempt could pass for this one.  The token of the attempt that loses
+ * now is noted; when there is no room for it, no token passed in is taken any
+ * more, since it cannot be told whether it was lost.
+ */
+static const pg_uuid_t *
+TakeOver(IdemRow *row, const pg_uuid_t *wanted)
+{
+	Datum		tokens[MAX_LOST_TOKENS + 1];
+	int			n = LostTokens(row, tokens);
+	int			i;
+
+	if (n == MAX_LOST_TOKENS)
+		return DrawToken();
+	tokens[n++] = UUIDPGetDatum(IdemRowToken(row));
+	IdemRowSet(row, IDEM_COL_LOST_TOKENS,
+			   PointerGetDatum(construct_array(tokens, n, UUIDOID, UUID_LEN,
+											   false, TYPALIGN_CHAR)));
+	for (i = 0; wanted != NULL && i < n; i++)
+		if (memcmp(DatumGetUUIDP(tokens[i]), wanted, UUID_LEN) == 0)
+			wanted = NULL;
+	return wanted != NULL ? wanted : DrawToken();
+}
+
 /*
  * Let an attempt begin now: its token, its lease, and how long the key is
  * kept.  The lease never outlives the key.
  */
 static void
-BeginAttempt(IdemRow *row, const IdemReserveArgs *args, int attempt,
-			 int64 retention, TimestampTz now)
+BeginAttempt(IdemRow *row, const IdemReserveArgs *args, const pg_uuid_t *token,
+			 int attempt, int64 retention, TimestampTz now)
 {
-	const pg_uuid_t *token = args->token != NULL ? args->token : DrawToken();
-
 	IdemRowSet(row, IDEM_COL_TOKEN, UUIDPGetDatum(token));
 	IdemRowSet(row, IDEM_COL_ATTEMPT, Int32GetDatum(attempt));
 	IdemRowSet(row, IDEM_COL_BEGAN_AT, TimestampTzGetDatum(now));
@@ -206,7 +252,8 @@ FirstAttempt(IdemRow *row, const IdemReserveArgs *args, TimestampTz now)
 	IdemRowSet(row, IDEM_COL_KEY, PointerGetDatum(args->ref.key));
 	IdemRowSet(row, IDEM_COL_FINGERPRINT, PointerGetDatum(args->fingerprint));
 	IdemRowSet(row, IDEM_COL_CREATED_AT, TimestampTzGetDatum(now));
-	BeginAttempt(row, args, 1, args->retention, now);
+	BeginAttempt(row, args, args->token != NULL ? args->token : DrawToken(),
+				 1, args->retention, now);
 }
 
 /*
@@ -228,6 +275,14 @@ AnswerInFlight(IdemReservation *reservation, TimestampTz until, TimestampTz now)
 	reservation->outcome = IDEM_IN_FLIGHT;
 	reservation->retry_after = RetryAfter(until, now);
 	return true;
+}
+
+/* The row of the next attempt; the retention is what was granted to the first */
+static void
+NextAttempt(IdemRow *row, const IdemReserveArgs *args, TimestampTz now)
+{
+	BeginAttempt(row, args, TakeOver(row, args->token), IdemRowAttempt(row) + 1,
+				 IdemRowExpiresAt(row) - IdemRowBeganAt(row), now);
 }
 
 /* There is no row: insert one, and let the unique index decide */
@@ -260,8 +315,7 @@ RewriteRow(IdemRow *row, void *arg)
 	if (rewrite->verdict == VERDICT_EXPIRED || expires_at <= now)
 		FirstAttempt(row, rewrite->args, now);
 	else if (rewrite->verdict == VERDICT_STALE)
-		BeginAttempt(row, rewrite->args, IdemRowAttempt(row) + 1,
-					 expires_at - IdemRowBeganAt(row), now);
+		NextAttempt(row, rewrite->args, now);
 	else
 		IdemRowSet(row, IDEM_COL_LEASE_UNTIL,
 				   TimestampTzGetDatum(Min(now + rewrite->args->lease, expires_at)));
@@ -553,6 +607,7 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 		IdemRowSet(row, IDEM_COL_STATUS_CODE, Int32GetDatum(answer->status_code));
 		SetOrNull(row, IDEM_COL_HEADERS, answer->headers);
 		SetOrNull(row, IDEM_COL_BODY, answer->body);
+		IdemRowSetNull(row, IDEM_COL_LOST_TOKENS);
 		done = IdemRowUpdate(&table, row);
 		if (done)
 			IdemReminderDone(table.rel, &judged);
@@ -698,9 +753,7 @@ ClaimRow(IdemRow *row, void *arg)
 {
 	Rewrite    *rewrite = arg;
 
-	BeginAttempt(row, rewrite->args, IdemRowAttempt(row) + 1,
-				 IdemRowExpiresAt(row) - IdemRowBeganAt(row),
-				 Max(rewrite->judged, GetCurrentTimestamp()));
+	NextAttempt(row, rewrite->args, Max(rewrite->judged, GetCurrentTimestamp()));
 }
 
 /* One attempt to claim; TM_Updated: things have moved, look again */
