@@ -3,6 +3,9 @@
 #   make test       everything a machine needs, then all tests, in a private server
 #   make demo       the same for the demonstration
 #   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
+#   make failover   the same clients at a Patroni cluster whose leader is killed and cut off: SECONDS=180 MODE=sync|async
+#   make sharded    PL/Proxy over four servers; clients move between them: SECONDS=40
+#   make poolers    5,000 clients through PgBouncer: SECONDS=20 CLIENTS=5000 RATE=500
 #
 #   make            build against the pg_config on PATH, or PG_CONFIG=/path/to/pg_config
 #   make install    into that PostgreSQL
@@ -52,7 +55,7 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo torture
+STANDALONE = test demo torture failover sharded poolers
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
 PG_CONFIG ?= pg_config
@@ -86,4 +89,6 @@ demo:
 	@tools/sandbox demo tools/run-demo
 torture:
 	@tools/torture $(foreach v,SECONDS CLIENTS SEED OPERATIONS,$(if $($(v)),$(v)=$($(v))))
-.PHONY: test demo torture
+failover sharded poolers:
+	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE RATE POOL,$(if $($(v)),$(v)=$($(v))))
+.PHONY: test demo torture failover sharded poolers

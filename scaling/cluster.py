@@ -19,9 +19,9 @@ import urllib.request
 import parts
 import wire
 
-TTL = 10  # seconds until a leader that is not heard of is replaced
-LOOP = 1
-RETRY = 3
+TTL = 20  # seconds until a leader that is not heard of is replaced
+LOOP = 2
+RETRY = 8
 
 GLOBAL = """
 global
@@ -30,7 +30,7 @@ global
 defaults
     mode tcp
     timeout connect 2s
-    timeout check 1s
+    timeout check 2s
     timeout client 24h
     timeout server 24h
 """
@@ -237,7 +237,7 @@ listen primary
     bind unix@{self.socket}/.s.PGSQL.5432
     option httpchk OPTIONS /primary
     http-check expect status 200
-    default-server inter 1s fall 2 rise 1 on-marked-down shutdown-sessions
+    default-server inter 1s fall 3 rise 1 on-marked-down shutdown-sessions
 {checked}""")
         self.conninfo = (f"host={self.socket} user=postgres dbname=postgres sslmode=disable gssencmode=disable"
                          " connect_timeout=5 target_session_attrs=read-write")

@@ -94,6 +94,13 @@ class Prober(threading.Thread):
                 return end
         return None
 
+    def longest_gap(self, since):
+        """The longest time, from just before that moment until now, in which nobody was answered."""
+        ends = [end for _, end in self.answered]
+        first = next((i for i, end in enumerate(ends) if end >= since), len(ends))
+        ends = [*ends[max(first - 1, 0):], time.monotonic()]
+        return max(after - before for before, after in zip(ends, ends[1:]))
+
 
 class Nemesis:
     """What becomes of the leader. Each fault is healed, and the cluster complete, before the next."""
@@ -139,7 +146,7 @@ class Nemesis:
         self.counts[name] += 1
         began = time.monotonic()
         action(leader)
-        again = self.served_again(began)
+        self.served_again(time.monotonic())
         self.note(f"served again after {name}")
         time.sleep(self.rng.uniform(0.5, 3))  # the new leader alone with its clients
         for node in self.cluster.nodes:
@@ -149,10 +156,11 @@ class Nemesis:
                 member.start()
         parts.wait_for("the cluster is complete again", self.cluster.complete, 180, 0.3)
         successor = parts.wait_for("there is a leader", self.cluster.leader)
-        self.recovery[name].append(again - began)
+        outage = self.prober.longest_gap(began)
+        self.recovery[name].append(outage)
         self.leaders.append((leader.name, successor.name))
         self.note(f"end {name}", leader=successor.name)
-        print(f"# {name} of {leader.name}: served again after {again - began:.1f} s, by {successor.name}; complete after"
+        print(f"# {name} of {leader.name}: nobody served for {outage:.1f} s, then by {successor.name}; all nodes back after"
               f" {time.monotonic() - began:.1f} s", flush=True)
 
     # ---- the leader's machine
@@ -415,7 +423,7 @@ def report(run):
     leaders = run.nemesis.leaders
     print(f"# {len(leaders)} faults, {sum(a != b for a, b in leaders)} changes of the leader;"
           f" {len(run.prober.answered)} probes answered")
-    print(f"# seconds until somebody is served again (lock: {TTL} s):")
+    print(f"# seconds in which nobody was served (an unheard leader is replaced after {TTL} s):")
     for name, times in sorted(run.nemesis.recovery.items()):
         print(f"#   {name:15} {len(times)} times, median {statistics.median(times):5.1f}, longest {max(times):5.1f}")
 
