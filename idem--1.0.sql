@@ -473,6 +473,115 @@ step: tells several calls for one key apart; NULL is the same as ''''.
 Errors: 22004 client or key NULL, 22023 empty or too long.';
 
 /*
+ * Monitoring
+ */
+
+CREATE TYPE idem_stat_row AS (
+    datid              oid,
+    reserved           bigint,
+    taken_over         bigint,
+    repeated           bigint,
+    replay             bigint,
+    in_flight          bigint,
+    mismatch           bigint,
+    completed          bigint,
+    released           bigint,
+    lease_lost         bigint,
+    renewed            bigint,
+    checkpoints        bigint,
+    claimed            bigint,
+    once_first         bigint,
+    once_seen          bigint,
+    waits              bigint,
+    wait_time          interval,
+    forgotten          bigint,
+    expired            bigint,
+    stale              bigint,
+    passes             bigint,
+    last_pass          timestamptz,
+    last_pass_duration interval,
+    oldest_expired     timestamptz,
+    oldest_stale       timestamptz,
+    keys               bigint,
+    row_bytes          bigint,
+    bytes              bigint,
+    stats_reset        timestamptz
+);
+COMMENT ON TYPE idem_stat_row IS 'result of idem_stat_rows';
+
+CREATE FUNCTION idem_stat_rows() RETURNS SETOF idem_stat_row
+AS 'MODULE_PATHNAME', 'idem_stat_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+REVOKE ALL ON FUNCTION idem_stat_rows() FROM PUBLIC;
+COMMENT ON FUNCTION idem_stat_rows() IS
+'What the view idem_stat is made of. Errors: 55000 (idem is not preloaded).';
+
+CREATE VIEW idem_stat AS
+    SELECT s.datid, d.datname,
+           s.reserved, s.taken_over, s.repeated, s.replay, s.in_flight, s.mismatch,
+           s.completed, s.released, s.lease_lost, s.renewed, s.checkpoints, s.claimed,
+           s.once_first, s.once_seen, s.waits, s.wait_time, s.forgotten,
+           s.expired, s.stale, s.passes, s.last_pass, s.last_pass_duration,
+           s.oldest_expired, s.oldest_stale, s.keys, s.row_bytes, s.bytes, s.stats_reset
+      FROM idem_stat_rows() s
+      JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) s.datid;
+REVOKE ALL ON TABLE idem_stat FROM PUBLIC;
+COMMENT ON VIEW idem_stat IS
+'one row per database that has used idem: calls since stats_reset by what they were answered, also of transactions that rolled back, and what the last pass of the sweep found; kept over a clean restart, begun again after a crash. Error: 55000 (idem is not preloaded)';
+COMMENT ON COLUMN idem_stat.reserved IS 'idem_reserve: new, first attempt';
+COMMENT ON COLUMN idem_stat.taken_over IS 'idem_reserve: new, a later attempt';
+COMMENT ON COLUMN idem_stat.repeated IS 'idem_reserve: new again, for the holder of the token';
+COMMENT ON COLUMN idem_stat.replay IS 'idem_reserve: the stored answer';
+COMMENT ON COLUMN idem_stat.in_flight IS 'idem_reserve: another request holds the key';
+COMMENT ON COLUMN idem_stat.mismatch IS 'idem_reserve: the key belongs to another request';
+COMMENT ON COLUMN idem_stat.completed IS 'answers stored';
+COMMENT ON COLUMN idem_stat.released IS 'keys given up';
+COMMENT ON COLUMN idem_stat.lease_lost IS 'calls of owners that ended with ID001';
+COMMENT ON COLUMN idem_stat.renewed IS 'leases renewed by idem_renew';
+COMMENT ON COLUMN idem_stat.checkpoints IS 'recovery points noted';
+COMMENT ON COLUMN idem_stat.claimed IS 'stale keys handed out by idem_claim_stale';
+COMMENT ON COLUMN idem_stat.once_first IS 'idem_once, idem_once_batch: seen for the first time';
+COMMENT ON COLUMN idem_stat.once_seen IS 'idem_once, idem_once_batch: seen before';
+COMMENT ON COLUMN idem_stat.waits IS 'calls of idem_reserve that waited for another request';
+COMMENT ON COLUMN idem_stat.wait_time IS 'how long those waited that were answered, in all';
+COMMENT ON COLUMN idem_stat.forgotten IS 'keys removed by idem_forget';
+COMMENT ON COLUMN idem_stat.expired IS 'expired keys removed by the sweep';
+COMMENT ON COLUMN idem_stat.stale IS 'leases that the sweep found to have become stale';
+COMMENT ON COLUMN idem_stat.passes IS 'times that the sweep has been here, idem_sweep included';
+COMMENT ON COLUMN idem_stat.last_pass IS 'end of the last pass; NULL: none since the server started after a crash, or ever';
+COMMENT ON COLUMN idem_stat.last_pass_duration IS 'how long it took, pauses included';
+COMMENT ON COLUMN idem_stat.oldest_expired IS 'since when the oldest expired key is expired that the last pass knows to have left, or, where it did not get to its end, may have left';
+COMMENT ON COLUMN idem_stat.oldest_stale IS 'since when the oldest stale lease is stale that the last pass saw';
+COMMENT ON COLUMN idem_stat.keys IS 'keys stored and not expired, estimated from what the last pass read of the table';
+COMMENT ON COLUMN idem_stat.row_bytes IS 'bytes that those take in the table, without indexes and TOAST';
+COMMENT ON COLUMN idem_stat.bytes IS 'bytes on disk of all tables of the extension, with indexes and TOAST, at the last pass';
+
+CREATE FUNCTION idem_stat_reset() RETURNS void
+AS 'MODULE_PATHNAME', 'idem_stat_reset'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+REVOKE ALL ON FUNCTION idem_stat_reset() FROM PUBLIC;
+COMMENT ON FUNCTION idem_stat_reset() IS
+'For administrators: begin the counters of this database again. Errors: 55000 (idem is not preloaded).';
+
+CREATE TYPE idem_health_check AS (
+    check_name text,
+    ok         boolean,
+    detail     text,
+    remedy     text
+);
+COMMENT ON TYPE idem_health_check IS 'result of idem_health';
+
+-- Asks the catalogs, so names are to be theirs.
+CREATE FUNCTION idem_health() RETURNS SETOF idem_health_check
+AS 'MODULE_PATHNAME', 'idem_health'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+SET search_path = pg_catalog, pg_temp;
+REVOKE ALL ON FUNCTION idem_health() FROM PUBLIC;
+COMMENT ON FUNCTION idem_health() IS
+'Whether all is well with idem in this database: one row per check, in words; where ok is false, remedy says what to do.
+Checks: preloaded, sweeper, worker_slots, counters, retention (will the keys of one retention fit on the disk), client_pins, table_size, autovacuum, durability. Errors: none of its own.';
+
+/*
  * Privileges
  */
 

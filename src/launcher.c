@@ -573,6 +573,16 @@ RegisterWorker(Oid database, uint32 serial)
 	return registered;
 }
 
+/* Remember, and let everybody know, whether workers can be had */
+static void
+SetNoSlot(bool value)
+{
+	no_slot = value;
+	LWLockAcquire(idem_shared->lock, LW_EXCLUSIVE);
+	idem_shared->no_slot = value;
+	LWLockRelease(idem_shared->lock);
+}
+
 /*
  * Tell the log, once, that workers can or cannot be had.  Where others fight
  * for the slots it changes all the time; so it counts as over only when
@@ -585,7 +595,7 @@ ReportSlots(bool got_one, int64 now)
 	{
 		if (!no_slot || now - slot_refused < Cap(1, SLOTS_MIN, SLOTS_MAX))
 			return;
-		no_slot = false;
+		SetNoSlot(false);
 		ereport(LOG,
 				(errmsg("slots for background workers of idem are free again")));
 		return;
@@ -594,7 +604,7 @@ ReportSlots(bool got_one, int64 now)
 	slot_refused = now;
 	if (no_slot)
 		return;
-	no_slot = true;
+	SetNoSlot(true);
 	ereport(LOG,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("no slot for a background worker of idem"),

@@ -45,12 +45,15 @@ static const char *const application_functions[] = {
 /* What monitoring reads: the views, and what they need */
 static const char *const monitor_functions[] = {
 	"idem_explain",
+	"idem_health",
 	"idem_pinned_client",
+	"idem_stat_rows",
 	NULL
 };
 
 static const char *const monitor_views[] = {
 	"idem_keys",
+	"idem_stat",
 	NULL
 };
 

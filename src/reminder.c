@@ -105,6 +105,7 @@ typedef struct Pass
 	/* of the sweeper's pass */
 	Relation	carry;			/* where to put what is kept; NULL: leave it */
 	int64		found;			/* leases that have become stale */
+	TimestampTz oldest_stale;	/* end of the oldest stale one; 0: none */
 	HTAB	   *announced;		/* Lease: the stale ones known of so far */
 	int64		step;			/* one reminder in so many is sampled */
 	int64		seen;			/* reminders met while sampling */
@@ -463,6 +464,9 @@ Consider(Pass *pass, TupleTableSlot *slot)
 		(void) Drop(pass, slot);
 		return;
 	}
+	if (stale && (pass->oldest_stale == 0 ||
+				  IdemRowLeaseUntil(&row) < pass->oldest_stale))
+		pass->oldest_stale = IdemRowLeaseUntil(&row);
 	news = stale && !announced;
 	if ((pass->carry != NULL || news) && Drop(pass, slot))
 	{
@@ -631,7 +635,8 @@ LargestTable(Oid nsp)
 
 /*
  * Go through all reminders.  Returns how many leases were found to have
- * become stale, and if there are any, tells those who listen.
+ * become stale, and if there are any, tells those who listen; also since when
+ * the oldest of all stale ones is (0: there is none).
  *
  * At most one table is emptied as a whole, and that one last, so that writers
  * always have one to go to.
@@ -640,7 +645,7 @@ LargestTable(Oid nsp)
  * would show keys to every role.
  */
 int64
-IdemReminderPass(Oid nsp, bool may_truncate)
+IdemReminderPass(Oid nsp, bool may_truncate, TimestampTz *oldest_stale)
 {
 	Pass		pass = {.nsp = nsp, .consider = CollectAnnounced,
 	.context = CurrentMemoryContext};
@@ -658,6 +663,7 @@ IdemReminderPass(Oid nsp, bool may_truncate)
 	PassOver(&pass, last, may_truncate);
 	if (pass.found > 0)
 		Async_Notify("idem_stale", NULL);
+	*oldest_stale = pass.oldest_stale;
 	return pass.found;
 }
 

@@ -26,7 +26,8 @@ extern void IdemReminderTrack(Oid nsp, Relation rel, const IdemRow *row);
 extern bool IdemReminderPlace(Oid nsp, Relation rel, const pg_uuid_t *token,
 							  ItemPointer tid);
 extern void IdemReminderDone(Relation rel, ItemPointer tid);
-extern int64 IdemReminderPass(Oid nsp, bool may_truncate);
+extern int64 IdemReminderPass(Oid nsp, bool may_truncate,
+							  TimestampTz *oldest_stale);
 extern List *IdemReminderDue(Oid nsp, text *client);
 
 #endif							/* IDEM_REMINDER_H */

@@ -14,6 +14,7 @@
 
 #include <limits.h>
 
+#include "miscadmin.h"
 #include "settings.h"
 #include "utils/guc.h"
 
@@ -26,6 +27,7 @@ char	   *idem_client = NULL;
 bool		idem_sweeper = true;
 int			idem_sweep_interval = IDEM_DEFAULT_SWEEP_INTERVAL;
 int			idem_sweep_batch = IDEM_DEFAULT_SWEEP_BATCH;
+int			idem_max_databases = IDEM_DEFAULT_DATABASES;
 
 /* How long things last, and how much they hold */
 static void
@@ -88,11 +90,29 @@ DefineSweepSettings(void)
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 }
 
+/*
+ * How much shared memory there is.  Without preloading there is none, and a
+ * setting that takes a restart could not be defined any more.
+ */
+static void
+DefineMemorySettings(void)
+{
+	DefineCustomIntVariable("idem.max_databases",
+							"Databases that idem_stat has room for.",
+							"Those beyond it are swept but not counted.",
+							&idem_max_databases, IDEM_DEFAULT_DATABASES,
+							1, IDEM_MAX_DATABASES,
+							process_shared_preload_libraries_in_progress ?
+							PGC_POSTMASTER : PGC_SIGHUP,
+							0, NULL, NULL, NULL);
+}
+
 /* Define every setting; called once, when the library is loaded */
 void
 IdemDefineSettings(void)
 {
 	DefineCallSettings();
 	DefineSweepSettings();
+	DefineMemorySettings();
 	MarkGUCPrefixReserved("idem");
 }

@@ -22,6 +22,8 @@
 #define IDEM_MAX_SWEEP_INTERVAL			86400000	/* ms */
 #define IDEM_DEFAULT_SWEEP_BATCH		1000		/* rows */
 #define IDEM_MAX_SWEEP_BATCH			1000000		/* rows */
+#define IDEM_DEFAULT_DATABASES			64
+#define IDEM_MAX_DATABASES				10000
 
 extern int	idem_lease;
 extern int	idem_max_lease;
@@ -32,6 +34,7 @@ extern char *idem_client;
 extern bool idem_sweeper;
 extern int	idem_sweep_interval;
 extern int	idem_sweep_batch;
+extern int	idem_max_databases;
 
 extern void IdemDefineSettings(void);
 

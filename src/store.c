@@ -34,6 +34,7 @@
 #include "catalog/pg_type.h"
 #include "change.h"
 #include "compat.h"
+#include "counters.h"
 #include "miscadmin.h"
 #include "reminder.h"
 #include "storage/lmgr.h"
@@ -70,6 +71,7 @@ typedef struct Patience
 {
 	TimestampTz since;
 	TimestampTz deadline;
+	bool		used;			/* it did wait */
 } Patience;
 
 /* The state of a row at this moment */
@@ -342,6 +344,15 @@ ReserveRow(IdemTable *table, Rewrite *rewrite, const IdemRow *found, IdemRow *ro
 	return result;
 }
 
+/* Counted at its beginning, since a wait may end in an error */
+static void
+BeginToWait(Patience *patience)
+{
+	if (!patience->used)
+		IdemCount(IDEM_COUNT_WAITS);
+	patience->used = true;
+}
+
 /*
  * Another transaction has inserted the key, or is changing its row, and has
  * not ended: wait for it as long as we may, then look again.
@@ -351,7 +362,7 @@ ReserveRow(IdemTable *table, Rewrite *rewrite, const IdemRow *found, IdemRow *ro
  * with in_flight and nobody with the key.
  */
 static bool
-MeetRival(const Patience *patience, const IdemProbe *probe, TimestampTz now,
+MeetRival(Patience *patience, const IdemProbe *probe, TimestampTz now,
 		  IdemReservation *reservation)
 {
 	TransactionId rival = probe->found ? probe->changer : probe->inserter;
@@ -363,6 +374,7 @@ MeetRival(const Patience *patience, const IdemProbe *probe, TimestampTz now,
 	}
 	if (now >= patience->deadline)
 		return AnswerInFlight(reservation, now, now);
+	BeginToWait(patience);
 	IdemWaitForTransaction(rival, patience->since, patience->deadline);
 	return false;
 }
@@ -373,13 +385,14 @@ MeetRival(const Patience *patience, const IdemProbe *probe, TimestampTz now,
  * own transaction's row is never waited for: nobody else could end it.
  */
 static bool
-MeetLease(const Patience *patience, const IdemProbe *probe, TimestampTz now,
+MeetLease(Patience *patience, const IdemProbe *probe, TimestampTz now,
 		  IdemReservation *reservation)
 {
 	TimestampTz until = IdemRowLeaseUntil(&probe->row);
 
 	if (now >= patience->deadline || probe->row.own)
 		return AnswerInFlight(reservation, until, now);
+	BeginToWait(patience);
 	if (TransactionIdIsValid(probe->changer))
 		IdemWaitForTransaction(probe->changer, patience->since,
 							   patience->deadline);
@@ -393,12 +406,38 @@ MeetLease(const Patience *patience, const IdemProbe *probe, TimestampTz now,
  * just now, or a mere locker, whom no probe shows.
  */
 static bool
-MeetLocker(const Patience *patience, TimestampTz now, IdemReservation *reservation)
+MeetLocker(Patience *patience, TimestampTz now, IdemReservation *reservation)
 {
 	if (now >= patience->deadline)
 		return AnswerInFlight(reservation, now, now);
+	BeginToWait(patience);
 	IdemPause(now - patience->since, patience->deadline);
 	return false;
+}
+
+/* Count what a reservation was told */
+static void
+CountReservation(const IdemReservation *reservation, Verdict verdict)
+{
+	switch (reservation->outcome)
+	{
+		case IDEM_NEW:
+			if (verdict == VERDICT_OWN)
+				IdemCount(IDEM_COUNT_REPEATED);
+			else
+				IdemCount(IdemRowAttempt(&reservation->row) == 1 ?
+						  IDEM_COUNT_RESERVED : IDEM_COUNT_TAKEN_OVER);
+			break;
+		case IDEM_IN_FLIGHT:
+			IdemCount(IDEM_COUNT_IN_FLIGHT);
+			break;
+		case IDEM_REPLAY:
+			IdemCount(IDEM_COUNT_REPLAY);
+			break;
+		case IDEM_MISMATCH:
+			IdemCount(IDEM_COUNT_MISMATCH);
+			break;
+	}
 }
 
 /* Does this verdict make the key the caller's? */
@@ -414,26 +453,27 @@ Entitles(Verdict verdict)
  * waits does so after the table is closed.
  */
 static bool
-ReserveOnce(const IdemReserveArgs *args, const Patience *patience,
-			IdemProbe *probe, IdemReservation *reservation)
+ReserveOnce(const IdemReserveArgs *args, Patience *patience,
+			IdemProbe *probe, Verdict *verdict,
+			IdemReservation *reservation)
 {
 	Rewrite		rewrite = {.judged = GetCurrentTimestamp(), .args = args};
 	TM_Result	result = TM_Ok;
 	IdemTable	table;
 
 	LookForKey(&table, &args->ref, probe);
-	rewrite.verdict = Judge(probe, args, rewrite.judged);
-	if (Entitles(rewrite.verdict))
+	*verdict = rewrite.verdict = Judge(probe, args, rewrite.judged);
+	if (Entitles(*verdict))
 	{
 		if (!IdemTableLockForWriting(&table, "idem_reserve()"))
 			return false;
-		result = rewrite.verdict == VERDICT_ABSENT ?
+		result = *verdict == VERDICT_ABSENT ?
 			ReserveAbsent(&table, args, &reservation->row) :
 			ReserveRow(&table, &rewrite, &probe->row, &reservation->row);
 	}
 	IdemTableClose(&table);
 
-	switch (rewrite.verdict)
+	switch (*verdict)
 	{
 		case VERDICT_ABSENT:
 		case VERDICT_EXPIRED:
@@ -465,16 +505,20 @@ ReserveOnce(const IdemReserveArgs *args, const Patience *patience,
 void
 IdemStoreReserve(const IdemReserveArgs *args, IdemReservation *reservation)
 {
-	Patience	patience;
+	Patience	patience = {.since = GetCurrentTimestamp()};
+	Verdict		verdict;
 	IdemProbe	probe;
 
-	patience.since = GetCurrentTimestamp();
 	patience.deadline = patience.since + args->wait;
-	while (!ReserveOnce(args, &patience, &probe, reservation))
+	while (!ReserveOnce(args, &patience, &probe, &verdict, reservation))
 	{
 		IdemProbeFree(&probe);
 		CHECK_FOR_INTERRUPTS();
 	}
+	CountReservation(reservation, verdict);
+	if (patience.used)
+		IdemCountBy(IDEM_COUNT_WAIT_TIME,
+					Max(GetCurrentTimestamp() - patience.since, 0));
 }
 
 /* ----------
@@ -506,11 +550,14 @@ CheckOwner(const IdemKeyRef *ref, const IdemProbe *probe,
 	if (!probe->found || IdemRowState(&probe->row, now) == IDEM_ABSENT)
 		NotReserved(ref);
 	if (!SameToken(&probe->row, token))
+	{
+		IdemCount(IDEM_COUNT_LEASE_LOST);
 		ereport(ERROR,
 				(errcode(ERRCODE_IDEM_LEASE_LOST),
 				 errmsg("the lease on key \"%s\" was lost", KeyName(ref)),
 				 errdetail("Another attempt holds the key or has completed it."),
 				 errhint("Roll back; idem_reserve tells what became of the key.")));
+	}
 }
 
 static void
@@ -595,6 +642,7 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 	ItemPointerData judged;
 	IdemTable	table;
 	bool		done = true;
+	bool		stored = false;
 
 	LookForOwnKey(&table, ref, token, probe);
 	judged = row->tid;
@@ -608,7 +656,7 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 		SetOrNull(row, IDEM_COL_HEADERS, answer->headers);
 		SetOrNull(row, IDEM_COL_BODY, answer->body);
 		IdemRowSetNull(row, IDEM_COL_LOST_TOKENS);
-		done = IdemRowUpdate(&table, row);
+		done = stored = IdemRowUpdate(&table, row);
 		if (done)
 			IdemReminderDone(table.rel, &judged);
 	}
@@ -617,6 +665,8 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 	IdemTableClose(&table);
 	if (done)
 		CheckStillKept(ref, row);
+	if (stored)
+		IdemCount(IDEM_COUNT_COMPLETED);
 	return done;
 }
 
@@ -670,6 +720,7 @@ IdemStoreRelease(const IdemKeyRef *ref, const pg_uuid_t *token)
 		IdemProbeFree(&probe);
 		CHECK_FOR_INTERRUPTS();
 	}
+	IdemCount(IDEM_COUNT_RELEASED);
 	IdemProbeFree(&probe);
 }
 
@@ -737,6 +788,8 @@ IdemStoreChange(const IdemKeyRef *ref, const pg_uuid_t *token,
 		IdemProbeFree(&probe);
 		CHECK_FOR_INTERRUPTS();
 	}
+	IdemCount(change->recovery_point != NULL ? IDEM_COUNT_CHECKPOINTS :
+			  IDEM_COUNT_RENEWED);
 	lease_until = IdemRowLeaseUntil(&probe.row);
 	IdemProbeFree(&probe);
 	return lease_until;
@@ -797,6 +850,8 @@ IdemStoreClaim(const IdemKeyRef *ref, const pg_uuid_t *token, int64 lease,
 
 	while ((result = ClaimOnce(ref, token, &rewrite, row)) == TM_Updated)
 		CHECK_FOR_INTERRUPTS();
+	if (result == TM_Ok)
+		IdemCount(IDEM_COUNT_CLAIMED);
 	return result == TM_Ok;
 }
 
@@ -904,6 +959,7 @@ IdemStoreMark(const IdemKeyRef *ref, int64 retention)
 		CHECK_FOR_INTERRUPTS();
 	}
 	IdemProbeFree(&probe);
+	IdemCount(first ? IDEM_COUNT_ONCE_FIRST : IDEM_COUNT_ONCE_SEEN);
 	return first;
 }
 
@@ -956,6 +1012,7 @@ IdemStoreForget(const IdemKeyRef *ref)
 	while (ForgetOnce(&table, ref->key == NULL ? 1 : 2, &forgotten))
 		CHECK_FOR_INTERRUPTS();
 	IdemTableClose(&table);
+	IdemCountBy(IDEM_COUNT_FORGOTTEN, forgotten);
 	return forgotten;
 }
 

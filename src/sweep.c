@@ -65,6 +65,16 @@ typedef struct Step
 	BufferAccessStrategy ring;
 } Step;
 
+/* What one block has: the expired rows, and how many others */
+typedef struct BlockContents
+{
+	int			nexpired;
+	int			nkept;
+	int64		kept_bytes;
+	ItemPointerData tids[MaxHeapTuplesPerPage];
+	TimestampTz ends[MaxHeapTuplesPerPage];
+} BlockContents;
+
 /* ----------
  * Where the walk stopped
  * ----------
@@ -168,19 +178,16 @@ BeginWalk(IdemSweep *sweep, Relation rel)
 	sweep->walking = true;
 }
 
-/*
- * The expired rows of one block, as far as this snapshot sees them.  Returns
- * how many places were put into `tids`.
- */
-static int
-FindExpired(Step *step, BlockNumber block, ItemPointerData *tids)
+/* The rows of one block, as far as this snapshot sees them */
+static void
+ReadBlock(Step *step, BlockNumber block, BlockContents *contents)
 {
 	Buffer		buffer = ReadBufferExtended(step->rel, MAIN_FORKNUM, block,
 											RBM_NORMAL, step->ring);
 	Page		page = BufferGetPage(buffer);
 	OffsetNumber offset;
-	int			ntids = 0;
 
+	contents->nexpired = contents->nkept = contents->kept_bytes = 0;
 	heap_page_prune_opt(step->rel, buffer);
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	for (offset = FirstOffsetNumber; offset <= PageGetMaxOffsetNumber(page);
@@ -189,7 +196,7 @@ FindExpired(Step *step, BlockNumber block, ItemPointerData *tids)
 		ItemId		item = PageGetItemId(page, offset);
 		HeapTupleData tuple;
 		bool		isnull;
-		Datum		expires_at;
+		TimestampTz expires_at;
 
 		if (!ItemIdIsNormal(item))
 			continue;
@@ -199,13 +206,28 @@ FindExpired(Step *step, BlockNumber block, ItemPointerData *tids)
 		ItemPointerSet(&tuple.t_self, block, offset);
 		if (!HeapTupleSatisfiesVisibility(&tuple, step->snapshot, buffer))
 			continue;
-		expires_at = heap_getattr(&tuple, IDEM_COL_EXPIRES_AT + 1,
-								  RelationGetDescr(step->rel), &isnull);
-		if (DatumGetTimestampTz(expires_at) <= step->now)
-			tids[ntids++] = tuple.t_self;
+		expires_at = DatumGetTimestampTz(heap_getattr(&tuple, IDEM_COL_EXPIRES_AT + 1,
+													  RelationGetDescr(step->rel),
+													  &isnull));
+		if (expires_at <= step->now)
+		{
+			contents->tids[contents->nexpired] = tuple.t_self;
+			contents->ends[contents->nexpired++] = expires_at;
+		}
+		else
+		{
+			contents->nkept++;
+			contents->kept_bytes += MAXALIGN(tuple.t_len) + sizeof(ItemIdData);
+		}
 	}
 	UnlockReleaseBuffer(buffer);
-	return ntids;
+}
+
+/* The earlier of two points in time, of which 0 is none */
+static TimestampTz
+Earlier(TimestampTz a, TimestampTz b)
+{
+	return a == 0 || (b != 0 && b < a) ? b : a;
 }
 
 /*
@@ -213,22 +235,31 @@ FindExpired(Step *step, BlockNumber block, ItemPointerData *tids)
  * somebody has changed, or is changing, is none of ours any more.
  */
 static int64
-RemoveExpired(Step *step, BlockNumber block, int64 limit)
+RemoveExpired(IdemSweep *sweep, Step *step, BlockNumber block, int64 limit)
 {
-	ItemPointerData tids[MaxHeapTuplesPerPage];
-	int			ntids = FindExpired(step, block, tids);
+	BlockContents contents;
 	int64		removed = 0;
 	int			i;
 
-	for (i = 0; i < ntids && removed < limit; i++)
+	ReadBlock(step, block, &contents);
+	for (i = 0; i < contents.nexpired && removed < limit; i++)
 	{
 		TM_FailureData failure;
 
-		if (table_tuple_delete(step->rel, &tids[i], GetCurrentCommandId(true),
-							   InvalidSnapshot, InvalidSnapshot, false,
-							   &failure, false) == TM_Ok)
+		if (table_tuple_delete(step->rel, &contents.tids[i],
+							   GetCurrentCommandId(true), InvalidSnapshot,
+							   InvalidSnapshot, false, &failure, false) == TM_Ok)
+		{
 			removed++;
+			sweep->removed_end = Earlier(sweep->removed_end, contents.ends[i]);
+		}
+		else
+			sweep->pass.oldest_expired = Earlier(sweep->pass.oldest_expired,
+												 contents.ends[i]);
 	}
+	sweep->read_blocks++;
+	sweep->read_keys += contents.nkept;
+	sweep->read_bytes += contents.kept_bytes;
 	return removed;
 }
 
@@ -253,7 +284,7 @@ Walk(IdemSweep *sweep, Step *step)
 		CHECK_FOR_INTERRUPTS();
 		if (sweep->next >= nblocks)
 			sweep->next = 0;
-		removed = RemoveExpired(step, sweep->next, left);
+		removed = RemoveExpired(sweep, step, sweep->next, left);
 		sweep->expired += removed;
 		left -= removed;
 		if (left == 0)
@@ -265,6 +296,20 @@ Walk(IdemSweep *sweep, Step *step)
 	}
 	if (sweep->next >= nblocks)
 		sweep->next = 0;
+}
+
+/* Note how much there is, by the share of the table that was read */
+static void
+Measure(IdemSweep *sweep, Relation rel)
+{
+	if (sweep->read_blocks > 0)
+	{
+		double		share = (double) RelationGetNumberOfBlocks(rel) / sweep->read_blocks;
+
+		sweep->pass.keys = (int64) rint(sweep->read_keys * share);
+		sweep->pass.row_bytes = (int64) rint(sweep->read_bytes * share);
+	}
+	sweep->pass.bytes = IdemTotalSize(sweep->nsp);
 }
 
 /* One bounded walk in the current transaction; true while there is more */
@@ -280,6 +325,7 @@ WalkStep(IdemSweep *sweep)
 	if (!sweep->walking)
 		BeginWalk(sweep, step.rel);
 	Walk(sweep, &step);
+	Measure(sweep, step.rel);
 	CommandCounterIncrement();
 	FreeAccessStrategy(step.ring);
 	UnregisterSnapshot(step.snapshot);
@@ -297,6 +343,7 @@ IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch)
 	memset(sweep, 0, sizeof(IdemSweep));
 	sweep->nsp = nsp;
 	sweep->batch = batch;
+	sweep->began = GetCurrentTimestamp();
 }
 
 /*
@@ -306,13 +353,38 @@ IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch)
 bool
 IdemSweepStep(IdemSweep *sweep)
 {
+	int64		before = sweep->expired;
+	bool		more;
+
 	if (!sweep->reminders_read)
 	{
-		sweep->stale += IdemReminderPass(sweep->nsp, !sweep->by_hand);
+		sweep->stale = IdemReminderPass(sweep->nsp, !sweep->by_hand,
+										&sweep->pass.oldest_stale);
 		sweep->reminders_read = true;
+		IdemCountBy(IDEM_COUNT_STALE, sweep->stale);
 		return true;
 	}
-	return WalkStep(sweep);
+	more = WalkStep(sweep);
+	IdemCountBy(IDEM_COUNT_EXPIRED, sweep->expired - before);
+	return more;
+}
+
+/*
+ * The visit is over: count it.  If the walk has not been all the way round, an
+ * expired key may be left that is older than all that it came by.
+ */
+void
+IdemSweepReport(IdemSweep *sweep)
+{
+	IdemPass   *pass = &sweep->pass;
+
+	if (!sweep->walking)
+		return;
+	if (sweep->round > 0 && sweep->quota > 0)
+		pass->oldest_expired = Earlier(pass->oldest_expired, sweep->removed_end);
+	pass->ended = GetCurrentTimestamp();
+	pass->duration = Max(pass->ended - sweep->began, 0);
+	IdemReportPass(pass);
 }
 
 /*
@@ -343,6 +415,7 @@ idem_sweep(PG_FUNCTION_ARGS)
 	{
 		sweep.batch = max_keys - sweep.expired;
 	} while (sweep.batch > 0 && IdemSweepStep(&sweep));
+	IdemSweepReport(&sweep);
 
 	values[0] = Int64GetDatum(sweep.expired);
 	values[1] = Int64GetDatum(sweep.stale);

@@ -8,6 +8,7 @@
 #ifndef IDEM_SWEEP_H
 #define IDEM_SWEEP_H
 
+#include "counters.h"
 #include "storage/block.h"
 
 /*
@@ -27,9 +28,16 @@ typedef struct IdemSweep
 	BlockNumber quota;			/* blocks it may read where nothing is expired */
 	int64		expired;		/* keys removed */
 	int64		stale;			/* leases found to have become stale */
+	TimestampTz began;
+	int64		read_blocks;	/* blocks that the walk read */
+	int64		read_keys;		/* keys in them that are not expired */
+	int64		read_bytes;		/* what those take */
+	TimestampTz removed_end;	/* earliest end of a key that it removed */
+	IdemPass	pass;			/* what is known of the tables so far */
 } IdemSweep;
 
 extern void IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch);
 extern bool IdemSweepStep(IdemSweep *sweep);
+extern void IdemSweepReport(IdemSweep *sweep);
 
 #endif							/* IDEM_SWEEP_H */

@@ -87,6 +87,25 @@ IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
 	return rel;
 }
 
+/* Bytes on disk of all tables, with their indexes and TOAST */
+int64
+IdemTotalSize(Oid nsp)
+{
+	static const char *const tables[] = {"idem_key", "idem_reminder_1", "idem_reminder_2"};
+	int64		size = 0;
+	int			i;
+
+	for (i = 0; i < lengthof(tables); i++)
+	{
+		Relation	rel = IdemRelationOpen(nsp, tables[i], AccessShareLock);
+
+		size += DatumGetInt64(DirectFunctionCall1(pg_total_relation_size,
+												  ObjectIdGetDatum(RelationGetRelid(rel))));
+		table_close(rel, AccessShareLock);
+	}
+	return size;
+}
+
 /* Is the index on (client, key), as the primary key is? */
 bool
 IdemIndexIsOnKey(Relation index)

@@ -83,6 +83,7 @@ extern bool IdemTableLockForWriting(IdemTable *table, const char *command);
 extern void IdemTableOpenIndexes(IdemTable *table);
 extern void IdemTableClose(IdemTable *table);
 extern Relation IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode);
+extern int64 IdemTotalSize(Oid nsp);
 
 extern void IdemRowRead(IdemTable *table, TupleTableSlot *slot, IdemRow *row);
 extern bool IdemRowHasKey(IdemTable *table, const IdemRow *row);

@@ -469,6 +469,8 @@ SweepDatabase(void)
 		Pause(IdemMonotonicTime() - batch_start);
 		batch_start = IdemMonotonicTime();
 	}
+	if (OidIsValid(visit.extension))
+		IdemSweepReport(&visit.sweep);
 	return result;
 }
 
