@@ -3,6 +3,7 @@
 #   make test       everything a machine needs, then all tests, in a private server
 #   make demo       the same for the demonstration
 #   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
+#   make fuzz       the fuzzer: SECONDS=60 for each target, SEED=..., MERGE=1
 #   make failover   the same clients at a Patroni cluster whose leader is killed and cut off: SECONDS=180 MODE=sync|async
 #   make sharded    PL/Proxy over four servers; clients move between them: SECONDS=40
 #   make poolers    5,000 clients through PgBouncer: SECONDS=20 CLIENTS=5000 RATE=500
@@ -55,7 +56,7 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo torture failover sharded poolers
+STANDALONE = test demo torture failover sharded poolers fuzz
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
 PG_CONFIG ?= pg_config
@@ -89,6 +90,8 @@ demo:
 	@tools/sandbox demo tools/run-demo
 torture:
 	@tools/torture $(foreach v,SECONDS CLIENTS SEED OPERATIONS,$(if $($(v)),$(v)=$($(v))))
+fuzz:
+	@tools/fuzz $(foreach v,SECONDS SEED MERGE,$(if $($(v)),$(v)=$($(v))))
 failover sharded poolers:
 	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE RATE POOL,$(if $($(v)),$(v)=$($(v))))
-.PHONY: test demo torture failover sharded poolers
+.PHONY: test demo torture failover sharded poolers fuzz
