@@ -104,7 +104,7 @@ def main(config, number):
             continue
         elif recent and rng.random() < 0.15:  # a retry of what was answered
             operation = rng.choice(recent)
-            operation.started, operation.tries = wire.wall(), []
+            operation.started, operation.tries, operation.reserved = wire.wall(), [], False
         else:
             serial += 1
             operation = Operation(rng, number, serial)

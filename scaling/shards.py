@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import parts
+import wire
 
 HERE = Path(__file__).resolve().parent
 
@@ -68,10 +69,10 @@ DROP SERVER IF EXISTS idem CASCADE;
 CREATE SERVER idem FOREIGN DATA WRAPPER plproxy OPTIONS ({options});
 CREATE USER MAPPING FOR PUBLIC SERVER idem OPTIONS (user 'postgres', password '{self.secret}');""")
 
-    def route(self, slots, shard):
+    def route(self, proxy, slots, shard):
         """One transaction: a proxy's session reads the map anew before its next call."""
         options = ", ".join(f"SET partition_{slot} '{self.reach(shard)}'" for slot in slots)
-        self.proxy.psql(f"ALTER SERVER idem OPTIONS ({options})")
+        proxy.query(f"ALTER SERVER idem OPTIONS ({options})")
         self.map.update(dict.fromkeys(slots, shard))
 
     def end(self):
@@ -116,28 +117,34 @@ class Move:
 SELECT count(*) = {len(self.TABLES)} FROM pg_subscription_rel JOIN pg_subscription s ON s.oid = srsubid
  WHERE subname = '{self.name}' AND srsubstate = 'r'""") == "t"
 
-    def count(self, server):
+    def count(self, db):
         """What there is of these slots, to be compared."""
-        rows = "; ".join(f"SELECT count(*), md5(string_agg(md5(t::text), '' ORDER BY md5(t::text))) FROM {table} t WHERE {self.filter}"
-                         for table, publish in self.TABLES.items() if publish != "insert")
-        return server.psql(rows)
+        return [db.query(f"SELECT count(*), md5(string_agg(md5(t::text), '' ORDER BY md5(t::text))) FROM {table} t WHERE {self.filter}")
+                for table, publish in self.TABLES.items() if publish != "insert"]
 
     def finish(self):
         """Let go, wait for the rest, compare, end the replication, take over."""
+        source, target, proxy = (wire.Connection(server.conninfo) for server in (self.source, self.target, self.shards.proxy))
         began = time.monotonic()
-        end = self.source.psql(f"SELECT shard.leave(ARRAY{self.slots})")
-        self.times["let go"] = time.monotonic() - began
-        parts.wait_for("the target has everything", lambda: self.source.psql(
-            f"SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = '{self.name}'") == "t", 120, 0.01)
-        self.times["the rest"] = time.monotonic() - began
+
+        def step(name):
+            self.times[name] = time.monotonic() - began
+
+        end = source.query("SELECT shard.leave($1::int[])", "{" + ",".join(map(str, self.slots)) + "}")[0][0]
+        step("let go")
+        parts.wait_for("the target has everything", lambda: source.query(
+            "SELECT confirmed_flush_lsn >= $1::pg_lsn FROM pg_replication_slots WHERE slot_name = $2", end, self.name)[0][0] == b"t", 120, 0.01)
+        step("the rest")
         # more than once, since the source goes on removing what has expired
-        parts.wait_for("both have the same", lambda: self.count(self.source) == self.count(self.target), 30)
-        self.times["compared"] = time.monotonic() - began
+        parts.wait_for("both have the same", lambda: self.count(source) == self.count(target), 30)
+        step("compared")
         # before the target takes over: a removal at the source must not reach a key that was used anew
-        self.target.psql(f"DROP SUBSCRIPTION {self.name}")
-        self.target.psql(f"INSERT INTO shard.slot SELECT unnest(ARRAY{self.slots})")
-        self.shards.route(self.slots, self.target)
-        self.times["taken over"] = time.monotonic() - began
+        target.query(f"DROP SUBSCRIPTION {self.name}")
+        target.query("INSERT INTO shard.slot SELECT unnest($1::int[])", "{" + ",".join(map(str, self.slots)) + "}")
+        self.shards.route(proxy, self.slots, self.target)
+        step("taken over")
+        for db in source, target, proxy:
+            db.close()
 
     def clear(self):
         """What is left of them at the source."""
