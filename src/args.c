@@ -13,6 +13,7 @@
 #include "args.h"
 #include "common/int.h"
 #include "compat.h"
+#include "document.h"
 #include "funcapi.h"
 #include "keys.h"
 #include "pin.h"
@@ -157,6 +158,25 @@ IdemCheckSize(int64 bytes, const char *what)
 				 errmsg("%s of " INT64_FORMAT " bytes is too large", what, bytes),
 				 errdetail("idem.max_response_size is %d bytes.", idem_max_response_size),
 				 errhint("Keep a reference to it instead, or raise the setting.")));
+}
+
+/*
+ * The bytes of a document that is to be kept, as jsonb or as the text that it
+ * is in a dump, whichever are more.  That text must be readable again.
+ */
+int64
+IdemKeptBytes(Jsonb *doc, const char *what)
+{
+	int			depth;
+	int64		bytes = IdemDocumentBytes(doc, &depth);
+
+	if (depth > IDEM_MAX_NESTING)
+		ereport(ERROR,
+				(errcode(ERRCODE_STATEMENT_TOO_COMPLEX),
+				 errmsg("%s is nested %d levels deep", what, depth),
+				 errhint("At most %d levels are kept; pass a text that holds the document instead.",
+						 IDEM_MAX_NESTING)));
+	return Max(bytes, (int64) VARSIZE_ANY_EXHDR(doc));
 }
 
 /*

@@ -25,6 +25,7 @@ extern int64 IdemRetentionArg(FunctionCallInfo fcinfo, int n);
 extern int64 IdemLeaseArg(FunctionCallInfo fcinfo, int n, int64 retention);
 extern int64 IdemWaitArg(FunctionCallInfo fcinfo, int n);
 extern void IdemCheckSize(int64 bytes, const char *what);
+extern int64 IdemKeptBytes(Jsonb *doc, const char *what);
 extern Datum IdemResult(FunctionCallInfo fcinfo, Datum *values, bool *isnull);
 
 #endif							/* IDEM_ARGS_H */

@@ -11,6 +11,7 @@
 
 #include "args.h"
 #include "complete.h"
+#include "document.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
@@ -82,8 +83,11 @@ IdemJsonAnswer(IdemAnswer *answer, Jsonb *body, Jsonb *headers)
 	answer->body = NULL;
 	if (body != NULL)
 	{
-		char	   *json = JsonbToCString(NULL, &body->root, VARSIZE(body));
+		char	   *json;
+		int			depth;
 
+		IdemCheckSize(IdemDocumentBytes(body, &depth), "answer");
+		json = JsonbToCString(NULL, &body->root, VARSIZE(body));
 		answer->body = Utf8Bytes(json, strlen(json));
 	}
 	if (headers == NULL)
@@ -102,7 +106,7 @@ IdemKeepAnswer(const IdemKeyRef *ref, const pg_uuid_t *token,
 	if (answer->body != NULL)
 		bytes += VARSIZE_ANY_EXHDR(answer->body);
 	if (answer->headers != NULL)
-		bytes += VARSIZE_ANY_EXHDR(answer->headers);
+		bytes += IdemKeptBytes(answer->headers, "headers");
 	IdemCheckSize(bytes, "answer");
 	IdemStoreComplete(ref, token, answer);
 }

@@ -20,6 +20,12 @@
 #define IDEM_MAX_KEY_BYTES			1000
 #define IDEM_MAX_FINGERPRINT_BYTES	64
 
+/*
+ * Levels of a JSON document that is kept.  The server reads ten times as many
+ * with the default max_stack_depth.
+ */
+#define IDEM_MAX_NESTING			1000
+
 /* Length of a canonical fingerprint: SHA-256 */
 #define IDEM_FINGERPRINT_BYTES		32
 

@@ -67,7 +67,7 @@ idem_checkpoint(PG_FUNCTION_ARGS)
 	change.recovery_point = PG_GETARG_TEXT_PP(3);
 	change.recovery_data = PG_ARGISNULL(4) ? NULL : PG_GETARG_JSONB_P(4);
 	IdemCheckSize((int64) VARSIZE_ANY_EXHDR(change.recovery_point) +
-				  (change.recovery_data == NULL ? 0 : VARSIZE_ANY_EXHDR(change.recovery_data)),
+				  (change.recovery_data == NULL ? 0 : IdemKeptBytes(change.recovery_data, "recovery data")),
 				  "recovery data");
 	(void) IdemStoreChange(&ref, token, &change);
 	PG_RETURN_VOID();

@@ -112,7 +112,7 @@ IdemRequestArg(FunctionCallInfo fcinfo, int n)
 	if (PG_ARGISNULL(n))
 		return NULL;
 	request = PG_GETARG_JSONB_P(n);
-	IdemCheckSize(VARSIZE_ANY_EXHDR(request), "request");
+	IdemCheckSize(IdemKeptBytes(request, "request"), "request");
 	return request;
 }
 
