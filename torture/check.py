@@ -199,7 +199,9 @@ def answers_of(history):
             continue
         if call.get("out") == "replay" or call["sure"] and (
                 call["f"] == "complete" or call["f"] == "call" and call["out"] == "new"):
-            told[call["id"]].append((call["t0"], call["record"]["t1"] if call["out"] != "replay" else call["t1"], call["answer"]))
+            # what a transaction is told of its own answer counts from its commit on
+            known = call["t1"] if call["out"] == "replay" and not call.get("own") else call["record"]["t1"]
+            told[call["id"]].append((call["t0"], known, call["answer"]))
     return told
 
 
