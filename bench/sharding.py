@@ -79,7 +79,7 @@ class Bench:
         keys = sum(int(s.psql("SELECT count(*) FROM idem_key")) for s in shards)
         total = sum(int(s.psql("SELECT pg_total_relation_size('idem_key')")) for s in shards)
         index = sum(int(s.psql("SELECT pg_indexes_size('idem_key')")) for s in shards)
-        return {"BYTES": total / keys, "INDEX": index / keys}
+        return {"KEYS": keys, "BYTES": total / keys, "INDEX": index / keys}
 
     def all(self):
         shards, proxy = self.shards.shards, self.shards.proxy
@@ -88,14 +88,22 @@ class Bench:
         print(f"{self.options.clients} clients, {self.options.seconds} s each, {os.cpu_count()} processors for all servers and the clients")
         print("| | payments/s | p50 ms | p99 ms | us of shards each | us of the proxy each | B of WAL each |\n|---|---|---|---|---|---|---|")
         for script in SCRIPTS:
-            self.run(f"one server, {script}", shards[0], script, shards[:1])
+            alone = self.run(f"one server, {script}", shards[0], script, shards[:1])
+            if script == "idem_call":
+                alone.update(self.sizes(shards[:1]))
+                stored = alone
         for count in 1, 2, 4:
             self.shards.spread(shards[:count])
             costs = self.run(f"PL/Proxy, {count} shard(s)", proxy, "idem_call", shards[:count])
-        costs.update(self.sizes(shards))
-        print()
-        costs["MS"] = (costs["SHARD_US"] + costs["PROXY_US"]) / 1000 + 1  # and a millisecond for the commit and the wires
-        model.table(costs)
+            if count == 1:
+                through = costs
+        print(f"\nA key on one server: {stored['WAL']:.0f} B of WAL with its payment, {stored['BYTES']:.0f} B kept,"
+              f" {stored['INDEX']:.0f} B of them index (of {stored['KEYS']:.0f} keys)")
+        if stored["KEYS"] < 20000:
+            print("That is too few keys for the sizes to mean much: a longer run, or a quieter machine.")
+        # and a millisecond for the commit and the wires
+        model.table({**stored, **{name: through[name] for name in ("SHARD_US", "PROXY_US")},
+                     "MS": (through["SHARD_US"] + through["PROXY_US"]) / 1000 + 1})
 
 
 def main():
