@@ -124,5 +124,6 @@ def main():
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in signal.SIGTERM, signal.SIGHUP:
+        signal.signal(number, lambda *_: sys.exit(143))
     sys.exit(main())

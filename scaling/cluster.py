@@ -51,7 +51,7 @@ class Etcd(parts.Program):
                 "--listen-client-urls", f"http://127.0.0.1:{port}", "--advertise-client-urls", f"http://127.0.0.1:{port}",
                 "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
                 "--initial-cluster", everybody, "--initial-cluster-state", "new", "--initial-cluster-token", token,
-                "--logger", "zap", "--log-level", "error", "--unsafe-no-fsync"])
+                "--heartbeat-interval", "300", "--election-timeout", "3000", "--logger", "zap", "--log-level", "error", "--unsafe-no-fsync"])
             member.port = port
             members.append(member)
         return members
@@ -88,7 +88,7 @@ listen etcd
     bind 127.0.0.1:{self.gate_etcd}
     option tcp-check
     option redispatch
-    default-server inter 500ms fall 1 rise 1 on-marked-down shutdown-sessions
+    default-server inter 500ms fall 2 rise 1 on-marked-down shutdown-sessions
 """ + "".join(f"    server etcd{i} 127.0.0.1:{member.port} check\n" for i, member in enumerate(cluster.etcd)))
         path = self.directory / "patroni.json"  # JSON is YAML
         path.write_text(json.dumps(self.settings(), indent=1))
