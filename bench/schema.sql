@@ -138,12 +138,3 @@ CREATE TABLE small (
 );
 CREATE FUNCTION bench_spi_insert(lease_until timestamptz, token uuid, client text, key text) RETURNS void
 AS :'module' LANGUAGE C;
-
--- Microseconds that a statement takes.
-CREATE FUNCTION bench_time(statement text) RETURNS float8 LANGUAGE plpgsql AS $$
-DECLARE
-    start timestamptz := clock_timestamp();
-BEGIN
-    EXECUTE statement;
-    RETURN extract(epoch FROM clock_timestamp() - start) * 1000000;
-END $$;
