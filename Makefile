@@ -4,6 +4,7 @@
 #   make demo       the same for the demonstration
 #   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
 #   make fuzz       the fuzzer: SECONDS=60 for each target, SEED=..., MERGE=1
+#   make clients    the fingerprint in Python, JavaScript, Go and Java, as doc/fingerprint.md shows it
 #   make failover   the same clients at a Patroni cluster whose leader is killed and cut off: SECONDS=180 MODE=sync|async
 #   make sharded    PL/Proxy over four servers; clients move between them: SECONDS=40
 #   make poolers    5,000 clients through PgBouncer: SECONDS=20 CLIENTS=5000 RATE=500
@@ -56,7 +57,7 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo torture failover sharded poolers fuzz
+STANDALONE = test demo torture failover sharded poolers fuzz clients
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
 PG_CONFIG ?= pg_config
@@ -90,8 +91,10 @@ demo:
 	@tools/sandbox demo tools/run-demo
 torture:
 	@tools/torture $(foreach v,SECONDS CLIENTS SEED OPERATIONS,$(if $($(v)),$(v)=$($(v))))
+clients:
+	@CLIENTS='python js go java' REGRESS= ISOLATION= PROVE_TESTS=t/023_clients.pl tools/sandbox clients tools/run-tests
 fuzz:
 	@tools/fuzz $(foreach v,SECONDS SEED MERGE,$(if $($(v)),$(v)=$($(v))))
 failover sharded poolers:
 	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE RATE POOL,$(if $($(v)),$(v)=$($(v))))
-.PHONY: test demo torture failover sharded poolers fuzz
+.PHONY: test demo torture failover sharded poolers fuzz clients
