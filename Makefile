@@ -7,6 +7,7 @@
 #   make clients    the fingerprint in Python, JavaScript, Go and Java, as doc/fingerprint.md shows it
 #   make failover   the same clients at a Patroni cluster whose leader is killed and cut off: SECONDS=180 MODE=sync|async
 #   make sharded    PL/Proxy over four servers; clients move between them: SECONDS=40
+#   make bench      what it costs, and beside it what others cost: FULL=1 ROUNDS=5 SECONDS=2 ONLY="steady growth"
 #   make poolers    5,000 clients through PgBouncer: SECONDS=20 CLIENTS=5000 RATE=500
 #
 #   make            build against the pg_config on PATH, or PG_CONFIG=/path/to/pg_config
@@ -57,7 +58,7 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo torture failover sharded poolers fuzz clients
+STANDALONE = test demo torture failover sharded poolers fuzz clients bench
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
 PG_CONFIG ?= pg_config
@@ -92,9 +93,11 @@ demo:
 torture:
 	@tools/torture $(foreach v,SECONDS CLIENTS SEED OPERATIONS,$(if $($(v)),$(v)=$($(v))))
 clients:
-	@CLIENTS='python js go java' REGRESS= ISOLATION= PROVE_TESTS=t/023_clients.pl tools/sandbox clients tools/run-tests
+	@CLIENT_LANGUAGES='python js go java' REGRESS= ISOLATION= PROVE_TESTS=t/023_clients.pl tools/sandbox clients tools/run-tests
 fuzz:
 	@tools/fuzz $(foreach v,SECONDS SEED MERGE,$(if $($(v)),$(v)=$($(v))))
 failover sharded poolers:
 	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE RATE POOL,$(if $($(v)),$(v)=$($(v))))
-.PHONY: test demo torture failover sharded poolers fuzz clients
+bench:
+	@tools/bench $(foreach v,FULL ROUNDS SECONDS,$(if $($(v)),$(v)=$($(v)))) $(if $(ONLY),"ONLY=$(ONLY)")
+.PHONY: test demo torture failover sharded poolers fuzz clients bench

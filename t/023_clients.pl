@@ -2,7 +2,7 @@
 # computes: its programs, taken from there, run over the vectors in test/vectors,
 # over random documents, and over random keys.
 #
-# CLIENTS (environment) says which languages: python js go java. JCS_SEED chooses
+# CLIENT_LANGUAGES (environment) says which languages: python js go java. JCS_SEED chooses
 # other documents.
 
 use strict;
@@ -42,11 +42,11 @@ my %languages = (
 		build => "javac -cp $javapath *.java",
 		run   => "java -cp $javapath Driver" });
 
-my @wanted = split ' ', $ENV{CLIENTS} || 'python js';
+my @wanted = split ' ', $ENV{CLIENT_LANGUAGES} || 'python js';
 my @found;
 foreach my $language (@wanted)
 {
-	$languages{$language} or BAIL_OUT("CLIENTS: no such language: $language");
+	$languages{$language} or BAIL_OUT("CLIENT_LANGUAGES: no such language: $language");
 	if (system("($languages{$language}{has}) >/dev/null 2>&1") == 0)
 	{
 		push @found, $language;
