@@ -30,7 +30,7 @@ SERVICES = {
         f"javac -cp {JARS} -d {TMPDIR}/classes java/*.java",
         f"exec java -cp {TMPDIR}/classes:{JARS} Payments",
     ),
-    "ruby": ("", 'cd ruby && exec rackup --quiet --env production --server webrick --host 127.0.0.1 --port "$PORT"'),
+    "ruby": ("", 'cd ruby && exec rackup --quiet --env production --server puma --host 127.0.0.1 --port "$PORT"'),
     "php": ("", 'PHP_CLI_SERVER_WORKERS=10 exec php -S 127.0.0.1:"$PORT" php/payments.php'),
 }
 

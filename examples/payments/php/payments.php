@@ -16,6 +16,7 @@ const TIMEOUT = 30; // seconds that the provider has; the lease must be longer
 
 ignore_user_abort(true); // a client that hangs up does not end the work
 ini_set('display_errors', 'stderr');
+header_remove('X-Powered-By');
 
 /** Where and as whom is in PGHOST, PGDATABASE, PGUSER. Behind PgBouncer in transaction mode
  * nothing may be prepared for the next statement. */
