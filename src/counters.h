@@ -44,6 +44,8 @@ typedef struct IdemVisit
 	int			known_failure;	/* SQLSTATE the log has already, or 0 */
 	pid_t		worker;			/* who is on the visit; 0 before and after */
 	bool		hurry;			/* other databases are waiting */
+	int64		clock_offset;	/* system clock less monotonic one, in us */
+	int64		clock_lead;		/* of that not believed yet, in us */
 	IdemVisitResult result;		/* how it ended */
 	int			sqlstate;		/* of IDEM_VISIT_FAILED; 0 when not known */
 } IdemVisit;

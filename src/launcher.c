@@ -63,10 +63,12 @@
 #include "settings.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "sweep.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 #include "worker.h"
 
 #define MS						INT64CONST(1000)	/* in microseconds */
@@ -105,6 +107,9 @@
 #define FAILED_MIN				(1000 * MS)
 #define FAILED_MAX				(600000 * MS)
 
+/* How long a jump ahead of the system clock is waited out, at most, in us */
+#define CLOCK_PATIENCE			(3600000 * MS)
+
 /* What the launcher knows about one database */
 typedef struct DatabaseEntry
 {
@@ -133,6 +138,9 @@ static bool no_slot = false;	/* the log says that no worker can be had */
 static int64 slot_refused = 0;	/* when one was refused last */
 static int	slot_tries = 0;		/* how often it was so in a row */
 static int64 slot_due = 0;		/* when to ask for one again */
+static int64 clock_offset = 0;	/* system clock less monotonic one; 0: not read */
+static int64 clock_lead = 0;	/* how far it jumped ahead, while that is new */
+static int64 clock_believed = 0;	/* when to take its word for it */
 
 /*
  * Arrange for the launcher to run.  Only while libraries are preloaded, and
@@ -540,6 +548,8 @@ PrepareVisit(const DatabaseEntry *entry, uint32 *serial)
 		visit->name = entry->name;
 		visit->known_failure = entry->sqlstate;
 		visit->hurry = false;
+		visit->clock_offset = clock_offset;
+		visit->clock_lead = clock_lead;
 		visit->result = IDEM_VISIT_UNREPORTED;
 		visit->sqlstate = 0;
 	}
@@ -613,12 +623,57 @@ ReportSlots(bool got_one, int64 now)
 					 "max_worker_processes")));
 }
 
+/* Tell the log that the system clock has jumped by so many us */
+static void
+ReportClock(int64 jump)
+{
+	if (jump > 0)
+		ereport(LOG,
+				(errmsg("system clock has jumped ahead by " INT64_FORMAT " seconds",
+						jump / 1000000),
+				 errdetail("Leases and keys that are over by the new time are over. For " INT64_FORMAT " seconds idem leaves in place what the jump has made expire, in case the clock is set right.",
+						   Min(clock_lead, CLOCK_PATIENCE) / 1000000)));
+	else
+		ereport(LOG,
+				(errmsg("system clock has jumped back by " INT64_FORMAT " seconds",
+						-jump / 1000000),
+				 errdetail("Leases run, and keys of idem are kept, for that much longer.")));
+}
+
+/*
+ * Compare the system clock with one that nobody sets.  What a jump ahead has
+ * made expire is absent to every caller, but is not removed as long as the
+ * jump may be a mistake: for as long as it was, an hour at most.  Set right
+ * again, the clock finds everything as it was.  (A machine that was suspended
+ * looks the same.)
+ */
+static void
+WatchClock(int64 now)
+{
+	int64		offset = GetCurrentTimestamp() - now;
+	int64		jump = offset - clock_offset;
+
+	if (IdemMonotonicTime() - now > IDEM_CLOCK_TOLERANCE / 2)
+		return;					/* we were stopped in between */
+
+	if (clock_offset != 0 && Abs(jump) > IDEM_CLOCK_TOLERANCE)
+	{
+		clock_lead = Max(clock_lead + jump, 0);
+		clock_believed = now + Min(clock_lead, CLOCK_PATIENCE);
+		ReportClock(jump);
+	}
+	clock_offset = offset;
+	if (now >= clock_believed)
+		clock_lead = 0;
+}
+
 /* Send a worker; where that is not possible, try again a little later */
 static void
 StartVisit(DatabaseEntry *entry, int64 now)
 {
 	uint32		serial;
 
+	WatchClock(IdemMonotonicTime());
 	slot_due = now + BackOff(SLOT_PAUSE, slot_tries++ / SLOT_PAUSE_TRIES,
 							 SLOT_PAUSE_MAX);
 	if (!PrepareVisit(entry, &serial))

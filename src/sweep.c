@@ -27,10 +27,16 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "args.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type_d.h"
+#include "commands/extension.h"
 #include "compat.h"
 #include "fmgr.h"
 #include "launcher.h"
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "reminder.h"
 #include "settings.h"
 #include "storage/bufmgr.h"
@@ -49,6 +55,9 @@ PG_FUNCTION_INFO_V1(idem_sweep);
 /* Blocks read in one step: what bounds its time when nothing is expired */
 #define MAX_BLOCKS_PER_STEP		1024
 
+/* Time that the worker walks in one step, in us; DROP DATABASE waits for it */
+#define MAX_TIME_PER_STEP		INT64CONST(500000)
+
 /* Full rounds of the walk in the time of one retention */
 #define ROUNDS_PER_RETENTION	8
 
@@ -56,13 +65,24 @@ PG_FUNCTION_INFO_V1(idem_sweep);
 #define STATE_NEXT_BLOCK		0
 #define STATE_NCOLS				1
 
+/* Microseconds on a clock that nobody sets */
+int64
+IdemMonotonicTime(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
 /* One step over the table */
 typedef struct Step
 {
 	Relation	rel;
 	Snapshot	snapshot;
-	TimestampTz now;
+	TimestampTz horizon;
 	BufferAccessStrategy ring;
+	int64		end;			/* when to stop, monotonic us */
 } Step;
 
 /* What one block has: the expired rows, and how many others */
@@ -209,7 +229,7 @@ ReadBlock(Step *step, BlockNumber block, BlockContents *contents)
 		expires_at = DatumGetTimestampTz(heap_getattr(&tuple, IDEM_COL_EXPIRES_AT + 1,
 													  RelationGetDescr(step->rel),
 													  &isnull));
-		if (expires_at <= step->now)
+		if (expires_at <= step->horizon)
 		{
 			contents->tids[contents->nexpired] = tuple.t_self;
 			contents->ends[contents->nexpired++] = expires_at;
@@ -274,6 +294,7 @@ Walk(IdemSweep *sweep, Step *step)
 	int64		left = sweep->batch;
 	int			blocks;
 
+	sweep->nblocks = nblocks;
 	if (nblocks == 0)
 		sweep->next = sweep->round = 0;
 	for (blocks = 0; blocks < MAX_BLOCKS_PER_STEP && sweep->round > 0 &&
@@ -293,6 +314,8 @@ Walk(IdemSweep *sweep, Step *step)
 		sweep->round--;
 		if (removed == 0)
 			sweep->quota--;
+		if (IdemMonotonicTime() > step->end)
+			break;
 	}
 	if (sweep->next >= nblocks)
 		sweep->next = 0;
@@ -319,7 +342,8 @@ WalkStep(IdemSweep *sweep)
 	Step		step;
 
 	step.rel = IdemRelationOpen(sweep->nsp, "idem_key", RowExclusiveLock);
-	step.now = GetCurrentTimestamp();
+	step.horizon = sweep->by_hand ? GetCurrentTimestamp() : sweep->horizon;
+	step.end = IdemMonotonicTime() + MAX_TIME_PER_STEP;
 	step.snapshot = RegisterSnapshot(GetLatestSnapshot());
 	step.ring = GetAccessStrategy(BAS_VACUUM);
 	if (!sweep->walking)
@@ -334,6 +358,74 @@ WalkStep(IdemSweep *sweep)
 	if (sweep->next != sweep->saved)
 		SavePosition(sweep);
 	return sweep->round > 0 && sweep->quota > 0;
+}
+
+/* ----------
+ * What may be swept
+ * ----------
+ */
+
+/*
+ * The tables, as far as the sweep relies on them: the number of columns, and
+ * the types of the first few
+ */
+#define MAX_CHECKED_COLUMNS		5
+static const struct
+{
+	const char *name;
+	int			ncols;
+	Oid			types[MAX_CHECKED_COLUMNS];
+}			swept[] =
+{
+	{"idem_key", IDEM_NCOLS, {TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, UUIDOID}},
+	{"idem_reminder_1", 5, {TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID}},
+	{"idem_reminder_2", 5, {TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID}},
+	{"idem_state", STATE_NCOLS, {INT8OID}},
+};
+
+/* Are the first columns of these types? */
+static bool
+HasColumns(Relation rel, int ncols, const Oid *types)
+{
+	int			i;
+
+	if (RelationGetNumberOfAttributes(rel) != ncols)
+		return false;
+	for (i = 0; i < Min(ncols, MAX_CHECKED_COLUMNS); i++)
+	{
+		if (TupleDescAttr(RelationGetDescr(rel), i)->atttypid != types[i])
+			return false;
+	}
+	return true;
+}
+
+/*
+ * The sweep removes rows with more rights than anybody has to put tables in
+ * its way.  Where the extension is there and one of its tables is not, one of
+ * the same name may be anybody's.
+ */
+static void
+CheckTables(Oid nsp)
+{
+	Oid			extension = get_extension_oid("idem", false);
+	int			i;
+
+	for (i = 0; i < lengthof(swept); i++)
+	{
+		Relation	rel = IdemRelationOpen(nsp, swept[i].name, AccessShareLock);
+
+		if (rel->rd_rel->relkind != RELKIND_RELATION ||
+			rel->rd_rel->relam != HEAP_TABLE_AM_OID ||
+			!HasColumns(rel, swept[i].ncols, swept[i].types) ||
+			getExtensionOfObject(RelationRelationId,
+								 RelationGetRelid(rel)) != extension)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("table \"%s\" is not the one that extension idem created",
+							RelationGetRelationName(rel)),
+					 errhint("It must belong to the extension, and its columns must not be changed.")));
+		table_close(rel, AccessShareLock);
+	}
 }
 
 /* Begin a visit; `batch` is the most rows that one step removes */
@@ -354,14 +446,17 @@ bool
 IdemSweepStep(IdemSweep *sweep)
 {
 	int64		before = sweep->expired;
+	int64		found;
 	bool		more;
 
+	CheckTables(sweep->nsp);
 	if (!sweep->reminders_read)
 	{
-		sweep->stale = IdemReminderPass(sweep->nsp, !sweep->by_hand,
-										&sweep->pass.oldest_stale);
+		found = IdemReminderPass(sweep->nsp, !sweep->by_hand,
+								 &sweep->pass.oldest_stale);
+		sweep->stale += found;
 		sweep->reminders_read = true;
-		IdemCountBy(IDEM_COUNT_STALE, sweep->stale);
+		IdemCountBy(IDEM_COUNT_STALE, found);
 		return true;
 	}
 	more = WalkStep(sweep);

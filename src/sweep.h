@@ -20,8 +20,10 @@ typedef struct IdemSweep
 	Oid			nsp;			/* schema of the extension */
 	int64		batch;			/* most rows removed in one step */
 	bool		by_hand;		/* in a caller's transaction */
+	TimestampTz horizon;		/* what expired later is left, until then */
 	bool		reminders_read; /* the leases have been looked at */
 	bool		walking;		/* the fields below are set */
+	BlockNumber nblocks;		/* of the table, when last looked */
 	BlockNumber next;			/* where the walk goes on */
 	BlockNumber saved;			/* where idem_state says it does */
 	BlockNumber round;			/* blocks left until it has been round once */
@@ -36,6 +38,7 @@ typedef struct IdemSweep
 	IdemPass	pass;			/* what is known of the tables so far */
 } IdemSweep;
 
+extern int64 IdemMonotonicTime(void);
 extern void IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch);
 extern bool IdemSweepStep(IdemSweep *sweep);
 extern void IdemSweepReport(IdemSweep *sweep);

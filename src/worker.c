@@ -37,7 +37,6 @@
 #include "counters.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "portability/instr_time.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "settings.h"
@@ -62,11 +61,14 @@ static struct
 	Oid			database;		/* where to */
 	NameData	name;			/* for messages: the name it had */
 	int			known_failure;	/* SQLSTATE the log has already, or 0 */
+	int64		clock_offset;	/* what the launcher knows of the clock */
+	int64		clock_lead;
 	bool		connecting;		/* not connected yet */
 	IdemVisitResult result;		/* how the visit ended */
 	int			sqlstate;		/* of IDEM_VISIT_FAILED */
 	Oid			extension;		/* found by the first batch, or InvalidOid */
 	Oid			schema;			/* where it lives */
+	int64		looked;			/* when the leases were looked at */
 	IdemSweep	sweep;			/* what is still to do */
 } visit;
 
@@ -125,16 +127,6 @@ IdemHardenSession(const char *name)
 	SetConfigOption("application_name", name, PGC_USERSET, PGC_S_OVERRIDE);
 }
 
-/* Microseconds on a clock that nobody sets */
-int64
-IdemMonotonicTime(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return (int64) INSTR_TIME_GET_MICROSEC(now);
-}
-
 /*
  * Take the visit that the launcher asked for.  False when this worker is not
  * wanted any more: another visit has been asked for since.
@@ -156,6 +148,8 @@ ClaimVisit(uint32 serial)
 		visit.database = shared->database;
 		visit.name = shared->name;
 		visit.known_failure = shared->known_failure;
+		visit.clock_offset = shared->clock_offset;
+		visit.clock_lead = shared->clock_lead;
 	}
 	LWLockRelease(idem_shared->lock);
 	return mine;
@@ -338,6 +332,36 @@ HoldExtension(Oid *extension, Oid *schema)
 }
 
 /*
+ * Until when must a key have expired to be removed?  Until now; but where the
+ * system clock has jumped ahead, until what it would show without the jump
+ * (see WatchClock in launcher.c), be that before this visit or during it.
+ */
+static TimestampTz
+Horizon(int64 now)
+{
+	return Min(GetCurrentTimestamp(),
+			   now + visit.clock_offset + IDEM_CLOCK_TOLERANCE) -
+		visit.clock_lead;
+}
+
+/*
+ * Set the sweep up for its next step.  A lease is to be found within an
+ * interval of becoming stale, so a long visit looks at them more than once.
+ */
+static void
+PrepareStep(void)
+{
+	int64		now = IdemMonotonicTime();
+
+	visit.sweep.batch = idem_sweep_batch;
+	visit.sweep.horizon = Horizon(now);
+	if (now - visit.looked >= idem_sweep_interval * INT64CONST(1000))
+		visit.sweep.reminders_read = false;
+	if (!visit.sweep.reminders_read)
+		visit.looked = now;
+}
+
+/*
  * What one transaction does.  Starts the sweep with the first one; an
  * extension that was dropped and created again since is left to another
  * visit.
@@ -363,7 +387,7 @@ SweepBatch(void)
 	}
 	else if (visit.extension != extension || visit.schema != schema)
 		return IDEM_VISIT_YIELDED;
-	visit.sweep.batch = idem_sweep_batch;
+	PrepareStep();
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (!IdemSweepStep(&visit.sweep))
@@ -372,18 +396,27 @@ SweepBatch(void)
 	return result;
 }
 
+/* Show in pg_stat_activity how far the visit has come */
+static void
+ReportProgress(void)
+{
+	char		activity[192];
+
+	snprintf(activity, sizeof(activity),
+			 "sweeping: block %u of %u, " INT64_FORMAT " expired keys removed, " INT64_FORMAT " stale leases found",
+			 visit.sweep.next, visit.sweep.nblocks,
+			 visit.sweep.expired, visit.sweep.stale);
+	pgstat_report_activity(STATE_RUNNING, activity);
+}
+
 /* One transaction, from beginning to end, for everyone to see */
 static IdemVisitResult
 RunBatch(void)
 {
 	IdemVisitResult result;
-	char		activity[128];
 
 	SetCurrentStatementStartTimestamp();
-	snprintf(activity, sizeof(activity),
-			 "sweeping: " INT64_FORMAT " expired keys removed, " INT64_FORMAT " stale leases found",
-			 visit.sweep.expired, visit.sweep.stale);
-	pgstat_report_activity(STATE_RUNNING, activity);
+	ReportProgress();
 
 	StartTransactionCommand();
 	result = SweepBatch();

@@ -21,8 +21,13 @@
  */
 #define IDEM_WORKER_LOCK_TIMEOUT	"500"
 
+/*
+ * How far the system clock may get away from the monotonic one between two
+ * looks without having jumped, in us
+ */
+#define IDEM_CLOCK_TOLERANCE	(60 * INT64CONST(1000000))
+
 extern void IdemHardenSession(const char *name);
-extern int64 IdemMonotonicTime(void);
 extern PGDLLEXPORT void IdemWorkerMain(Datum main_arg);
 
 #endif							/* IDEM_WORKER_H */
