@@ -97,7 +97,7 @@ clients:
 fuzz:
 	@tools/fuzz $(foreach v,SECONDS SEED MERGE,$(if $($(v)),$(v)=$($(v))))
 failover sharded poolers:
-	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE RATE POOL,$(if $($(v)),$(v)=$($(v))))
+	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE FAULTS RATE POOL,$(if $($(v)),$(v)=$($(v))))
 bench:
 	@tools/bench $(foreach v,FULL ROUNDS SECONDS,$(if $($(v)),$(v)=$($(v)))) $(if $(ONLY),"ONLY=$(ONLY)")
 .PHONY: test demo torture failover sharded poolers fuzz clients bench

@@ -1,6 +1,7 @@
 """The torture clients at a Patroni cluster whose leader is killed, frozen and cut off, again and again.
 
 usage: failover.py --bindir DIR --conf FILE --directory DIR [--seconds N] [--clients N] [--seed N] [--mode sync|async]
+                   [--faults NAME,NAME...]
 
 Ends with one line `N passed, N failed`. In the mode async nothing is judged but the provider: it counts what is forgotten.
 """
@@ -105,8 +106,9 @@ class Prober(threading.Thread):
 class Nemesis:
     """What becomes of the leader. Each fault is healed, and the cluster complete, before the next."""
 
-    def __init__(self, cluster, prober, rng, log):
+    def __init__(self, cluster, prober, rng, log, faults):
         self.cluster = cluster
+        self.faults = faults
         self.prober = prober
         self.rng = rng
         self.log = log
@@ -121,7 +123,9 @@ class Nemesis:
             self.cards = [(self.lag_and_kill, 1)]
 
     def draw(self):
-        if not self.deck:
+        if not self.deck and self.faults:
+            self.deck = [getattr(self, name) for name in reversed(self.faults)]
+        elif not self.deck:
             self.deck = [action for action, count in self.cards for _ in range(count)]
             self.rng.shuffle(self.deck)
             # the three that matter most come first, so that a short run has them
@@ -269,7 +273,7 @@ class Run(torture.Run):
         self.prober = Prober(self.server.conninfo)
         self.prober.start()
         log = open(self.directory / "history.nemesis.jsonl", "w")
-        self.nemesis = Nemesis(self.cluster, self.prober, self.rng, log)
+        self.nemesis = Nemesis(self.cluster, self.prober, self.rng, log, self.options.faults)
         janitor = threading.Thread(target=self.janitor, args=(running,), daemon=True)
         janitor.start()
         until = time.monotonic() + self.options.seconds
@@ -453,6 +457,7 @@ def main():
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seed", default=None)
     parser.add_argument("--mode", choices=["sync", "async"], default="sync")
+    parser.add_argument("--faults", type=lambda names: names.split(","), help="these, in this order, and no others")
     parser.add_argument("--directory", required=True)
     options = parser.parse_args()
     options.seed = options.seed or str(random.SystemRandom().randrange(10**6))
