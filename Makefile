@@ -3,6 +3,7 @@
 #   make test       everything a machine needs, then all tests, in a private server
 #   make demo       the same for the demonstration
 #   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
+#   make endurance  500 databases, a week's backlog, 100,000 visits: DATABASES=500 KEYS=5000000 PASSES=100000
 #   make fuzz       the fuzzer: SECONDS=60 for each target, SEED=..., MERGE=1
 #   make clients    the fingerprint in Python, JavaScript, Go and Java, as doc/fingerprint.md shows it
 #   make failover   the same clients at a Patroni cluster whose leader is killed and cut off: SECONDS=180 MODE=sync|async
@@ -58,7 +59,7 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo torture failover sharded poolers fuzz clients bench
+STANDALONE = test demo torture endurance failover sharded poolers fuzz clients bench
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
 PG_CONFIG ?= pg_config
@@ -92,6 +93,10 @@ demo:
 	@tools/sandbox demo tools/run-demo
 torture:
 	@tools/torture $(foreach v,SECONDS CLIENTS SEED OPERATIONS,$(if $($(v)),$(v)=$($(v))))
+endurance:
+	@REGRESS= ISOLATION= TEST_TIMEOUT=$(or $(TEST_TIMEOUT),28800) PG_TEST_TIMEOUT_DEFAULT=$(or $(PG_TEST_TIMEOUT_DEFAULT),1800) \
+		ENDURANCE_DATABASES=$(or $(DATABASES),500) ENDURANCE_KEYS=$(or $(KEYS),5000000) ENDURANCE_PASSES=$(or $(PASSES),100000) \
+		PROVE_TESTS='t/014_worker_many.pl t/015_worker_backlog.pl t/018_worker_memory.pl' tools/sandbox test tools/run-tests
 clients:
 	@CLIENT_LANGUAGES='python js go java' REGRESS= ISOLATION= PROVE_TESTS=t/023_clients.pl tools/sandbox clients tools/run-tests
 fuzz:
@@ -100,4 +105,4 @@ failover sharded poolers:
 	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE FAULTS RATE POOL,$(if $($(v)),$(v)=$($(v))))
 bench:
 	@tools/bench $(foreach v,FULL ROUNDS SECONDS,$(if $($(v)),$(v)=$($(v)))) $(if $(ONLY),"ONLY=$(ONLY)")
-.PHONY: test demo torture failover sharded poolers fuzz clients bench
+.PHONY: test demo torture endurance failover sharded poolers fuzz clients bench
