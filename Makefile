@@ -2,6 +2,7 @@
 #
 #   make test       everything a machine needs, then all tests, in a private server
 #   make demo       the same for the demonstration
+#   make monitoring     the real exporters and Prometheus' own tool on what is in monitoring/
 #   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
 #   make endurance  500 databases, a week's backlog, 100,000 visits: DATABASES=500 KEYS=5000000 PASSES=100000
 #   make fuzz       the fuzzer: SECONDS=60 for each target, SEED=..., MERGE=1
@@ -10,6 +11,11 @@
 #   make sharded    PL/Proxy over four servers; clients move between them: SECONDS=40
 #   make bench      what it costs, and beside it what others cost: FULL=1 ROUNDS=5 SECONDS=2 ONLY="steady growth"
 #   make poolers    5,000 clients through PgBouncer: SECONDS=20 CLIENTS=5000 RATE=500
+#   make analyze    warnings, analyzers, sanitizers, valgrind, coverage: QUICK=1 CHECKS="gcc ubsan"; make asan, as root
+#   make matrix     all tests with PostgreSQL 15, 17 and 18, each in its Debian; as root: VERSIONS=17 RECORD=1
+#   make dist       the release, into dist/
+#   make deb        Debian packages, into dist/; make deb-check installs, tests, upgrades and removes them, as root
+#   make doc        the pictures in doc/ from their sources
 #
 #   make            build against the pg_config on PATH, or PG_CONFIG=/path/to/pg_config
 #   make install    into that PostgreSQL
@@ -21,7 +27,14 @@ EXTENSION = idem
 DATA = idem--1.0.sql
 PGFILEDESC = "idem - idempotency keys inside PostgreSQL"
 
-OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+# Also from another directory: make -f .../Makefile VPATH=..., as packagers do.
+here := $(dir $(firstword $(MAKEFILE_LIST)))
+found = $(sort $(patsubst $(here)%,%,$(wildcard $(here)$(1))))
+ifdef VPATH
+$(shell mkdir -p src)
+endif
+
+OBJS = $(patsubst %.c,%.o,$(call found,src/*.c))
 
 # The fingerprint is OpenSSL's SHA-256, called directly.
 SHLIB_LINK += -lcrypto
@@ -42,15 +55,15 @@ endif
 # Tests. A file in sql/, specs/ or t/ is a test by being there; sql/setup.sql
 # creates the extension and comes first. Each kind starts a server of its own, in
 # a directory that is not called tmp_check: the TAP step deletes that one.
-REGRESS_FOUND := $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
+REGRESS_FOUND := $(patsubst sql/%.sql,%,$(call found,sql/*.sql))
 REGRESS := $(strip $(filter setup,$(REGRESS_FOUND)) $(filter-out setup,$(REGRESS_FOUND)))
-REGRESS_OPTS = --temp-instance=tmp_regress --temp-config=test/regress.conf
-ISOLATION := $(sort $(patsubst specs/%.spec,%,$(wildcard specs/*.spec)))
+REGRESS_OPTS = --temp-instance=tmp_regress --temp-config=$(here)test/regress.conf
+ISOLATION := $(patsubst specs/%.spec,%,$(call found,specs/*.spec))
 ifneq ($(filter $(REGRESS),$(ISOLATION)),)
 $(error in sql/ and in specs/: $(filter $(REGRESS),$(ISOLATION)); they share expected/, so the names must differ)
 endif
-ISOLATION_OPTS = --temp-instance=tmp_isolation --temp-config=test/regress.conf
-ifneq ($(wildcard t/*.pl),)
+ISOLATION_OPTS = --temp-instance=tmp_isolation --temp-config=$(here)test/regress.conf
+ifneq ($(call found,t/*.pl),)
 TAP_TESTS = 1
 endif
 ENCODING = UTF8
@@ -59,7 +72,8 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo torture endurance failover sharded poolers fuzz clients bench
+STANDALONE = test demo torture endurance monitoring failover sharded poolers fuzz clients bench
+STANDALONE += matrix dist deb deb-check doc analyze asan
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
 PG_CONFIG ?= pg_config
@@ -76,7 +90,7 @@ endif
 include $(PGXS)
 
 # PGXS does not know which source includes which header.
-$(OBJS): $(wildcard src/*.h)
+$(OBJS): $(call found,src/*.h)
 
 # Else it would be initdb that says so, in a log.
 installcheck: not-as-root
@@ -93,6 +107,8 @@ demo:
 	@tools/sandbox demo tools/run-demo
 torture:
 	@tools/torture $(foreach v,SECONDS CLIENTS SEED OPERATIONS,$(if $($(v)),$(v)=$($(v))))
+monitoring:
+	@REGRESS= ISOLATION= PROVE_TESTS=t/034_monitoring.pl tools/sandbox monitoring tools/run-tests
 endurance:
 	@REGRESS= ISOLATION= TEST_TIMEOUT=$(or $(TEST_TIMEOUT),28800) PG_TEST_TIMEOUT_DEFAULT=$(or $(PG_TEST_TIMEOUT_DEFAULT),1800) \
 		ENDURANCE_DATABASES=$(or $(DATABASES),500) ENDURANCE_KEYS=$(or $(KEYS),5000000) ENDURANCE_PASSES=$(or $(PASSES),100000) \
@@ -105,4 +121,13 @@ failover sharded poolers:
 	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE FAULTS RATE POOL,$(if $($(v)),$(v)=$($(v))))
 bench:
 	@tools/bench $(foreach v,FULL ROUNDS SECONDS,$(if $($(v)),$(v)=$($(v)))) $(if $(ONLY),"ONLY=$(ONLY)")
-.PHONY: test demo torture endurance failover sharded poolers fuzz clients bench
+.PHONY: test demo torture endurance monitoring failover sharded poolers fuzz clients bench
+
+# Releasing, and looking closer.
+matrix:
+	@tools/matrix $(VERSIONS)
+analyze:
+	@tools/analyze $(CHECKS)
+dist deb deb-check doc asan:
+	@tools/$@
+.PHONY: matrix analyze asan dist deb deb-check doc
