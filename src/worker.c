@@ -69,6 +69,7 @@ static struct
 	Oid			extension;		/* found by the first batch, or InvalidOid */
 	Oid			schema;			/* where it lives */
 	int64		looked;			/* when the leases were looked at */
+	bool		walked;			/* the last step was one of the walk */
 	IdemSweep	sweep;			/* what is still to do */
 } visit;
 
@@ -346,7 +347,8 @@ Horizon(int64 now)
 
 /*
  * Set the sweep up for its next step.  A lease is to be found within an
- * interval of becoming stale, so a long visit looks at them more than once.
+ * interval of becoming stale, so a long visit looks at them more than once;
+ * at every other step at most, or the walk would never get anywhere.
  */
 static void
 PrepareStep(void)
@@ -355,9 +357,11 @@ PrepareStep(void)
 
 	visit.sweep.batch = idem_sweep_batch;
 	visit.sweep.horizon = Horizon(now);
-	if (now - visit.looked >= idem_sweep_interval * INT64CONST(1000))
+	if (visit.walked &&
+		now - visit.looked >= idem_sweep_interval * INT64CONST(1000))
 		visit.sweep.reminders_read = false;
-	if (!visit.sweep.reminders_read)
+	visit.walked = visit.sweep.reminders_read;
+	if (!visit.walked)
 		visit.looked = now;
 }
 
