@@ -3,6 +3,7 @@
 usage: run.py [--pooler] [--all | LANGUAGE...]
 """
 
+import atexit
 import os
 import shlex
 import socket
@@ -69,9 +70,15 @@ def wait_for(port):
     sys.exit(f"nothing listens on {port}")
 
 
+def run_beside(*command):
+    """Until this program ends."""
+    process = subprocess.Popen(command, stdout=LOG, stderr=LOG)
+    atexit.register(process.kill)
+
+
 def start(program, *arguments):
     port = free_port()
-    subprocess.Popen([sys.executable, os.path.join(HERE, program), str(port), *arguments], stdout=LOG, stderr=LOG)
+    run_beside(sys.executable, os.path.join(HERE, program), str(port), *arguments)
     wait_for(port)
     return f"http://127.0.0.1:{port}"
 
@@ -80,6 +87,8 @@ def start_pooler():
     """PgBouncer, so that every transaction may get another of the server's sessions."""
     port = free_port()
     path = os.path.join(TMPDIR, "pgbouncer.ini")
+    with open(f"{path}.users", "w") as file:
+        file.write('"shop" ""\n')
     with open(path, "w") as file:
         file.write(
             f"""[databases]
@@ -88,7 +97,8 @@ payments = host=127.0.0.1 port={os.environ["PGPORT"]}
 listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
-auth_type = any
+auth_type = trust
+auth_file = {path}.users
 pool_mode = transaction
 default_pool_size = 10
 server_round_robin = 1
@@ -96,7 +106,7 @@ ignore_startup_parameters = extra_float_digits
 """
         )
     program = next((p for p in ("/usr/sbin/pgbouncer", "/usr/bin/pgbouncer") if os.access(p, os.X_OK)), "pgbouncer")
-    subprocess.Popen([program, "-q", path], stdout=LOG, stderr=LOG)
+    run_beside(program, "-q", path)
     wait_for(port)
     return port
 

@@ -19,7 +19,7 @@ import psycopg
 from idempotency import Idempotency
 
 PROVIDER = os.environ["PROVIDER"]
-TIMEOUT = 30  # seconds that the provider has; the lease must be longer
+TIMEOUT = int(os.environ.get("PROVIDER_TIMEOUT", 30))  # seconds that the provider has; the lease must be longer
 LEASE = f"{os.environ.get('LEASE', 60)} s"
 RETENTION = os.environ.get("RETENTION") and f"{os.environ['RETENTION']} s"
 

@@ -1,0 +1,1 @@
+\ir ../payments/schema.sql
