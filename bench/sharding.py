@@ -15,9 +15,9 @@ sys.path[:0] = [str(HERE.parent / "scaling"), str(HERE.parent / "torture")]
 
 import model  # noqa: E402
 from shards import Shards  # noqa: E402
-from standby import spent  # noqa: E402
+from standby import spent, wait_for_sessions  # noqa: E402
 
-import parts  # noqa: E402
+import wire  # noqa: E402
 
 KEY = """
 \\set client random(1, 10000)
@@ -50,6 +50,9 @@ class Bench:
             shard.psql("CHECKPOINT")
         lsn = [shard.psql("SELECT pg_current_wal_insert_lsn()") for shard in shards]
         everybody = {id(s): s for s in [server, *shards]}.values()
+        watching = [wire.Connection(s.conninfo) for s in everybody]  # these stay, and so are not counted
+        for one in everybody:
+            wait_for_sessions(one)
         before = {id(s): spent(s) for s in everybody}
         path = self.directory / "script.sql"
         path.write_text(SCRIPTS[script])
@@ -62,13 +65,14 @@ class Bench:
             stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             raise RuntimeError(done.stdout)
-        for one in everybody:  # processor time counts when a session has ended
-            parts.wait_for("the sessions end", lambda one=one: one.psql(
-                "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()") == "0")
+        for one in everybody:
+            wait_for_sessions(one)
         spans = sorted(int(line.split()[2]) for log in self.directory.glob("latency.*") for line in open(log))
         count = len(spans)
         shard_us = sum(spent(s) - before[id(s)] for s in shards) / count
         proxy_us = 0 if server in shards else (spent(server) - before[id(server)]) / count
+        for db in watching:
+            db.close()
         wal = sum(int(s.psql(f"SELECT (pg_current_wal_insert_lsn() - '{at}'::pg_lsn)::bigint")) for s, at in zip(shards, lsn)) / count
         result = {"rate": count / self.options.seconds, "MS": sum(spans) / count / 1000, "SHARD_US": shard_us, "PROXY_US": proxy_us, "WAL": wal}
         print(f"| {name} | {result['rate']:.0f} | {spans[count // 2] / 1000:.2f} | {spans[int(count * 0.99)] / 1000:.2f}"

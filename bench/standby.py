@@ -61,6 +61,21 @@ ASKED = {
 TICK = 1e6 / os.sysconf("SC_CLK_TCK")  # microseconds
 
 
+def title(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def wait_for_sessions(server):
+    """Until all but one have ended, and the postmaster has taken note of it: then their processor time is counted."""
+    def ended():
+        titles = [title(pid) for pid in parts.postgres_processes(server.data)[1:]]
+        return b"" not in titles and sum(b"postgres: postgres " in text for text in titles) <= 1
+    parts.wait_for("the sessions end", ended)
+
+
 def spent(server):
     """Processor time of the sessions of a server that have ended, in microseconds."""
     pid = parts.postgres_processes(server.data)[0]
@@ -73,6 +88,8 @@ class Load:
         script = server.directory / f"{name}.sql"
         script.write_text(SCRIPTS[name])
         self.server = server
+        self.db = wire.Connection(server.conninfo)  # stays, and so is not counted
+        wait_for_sessions(self.server)
         self.before = spent(server)
         self.process = subprocess.Popen(
             [server.bindir / "pgbench", "-n", "-h", server.directory, "-p", str(server.port), "-U", "postgres", "-c", str(clients), "-T",
@@ -86,9 +103,10 @@ class Load:
             raise RuntimeError(output)
         done = next(int(line.split()[-1].split("/")[0]) for line in output.splitlines() if "actually processed" in line)
         rate = next(float(line.split()[2]) for line in output.splitlines() if line.startswith("tps"))
-        parts.wait_for("the sessions end", lambda: self.server.psql(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'") == "0")
-        return rate, (spent(self.server) - self.before) / done
+        wait_for_sessions(self.server)
+        cost = (spent(self.server) - self.before) / done
+        self.db.close()
+        return rate, cost
 
 
 def answers(server):
