@@ -111,9 +111,9 @@ CREATE EXTENSION idem;
 SELECT count(*) FROM idem_once_batch('c', ARRAY['a', 'b'], '1 ms');
 DROP EXTENSION idem;
 };
-is(error_of('d', $cycle x 100), '', 'create and drop the extension 100 times');
+is(error_of('d', $cycle x 180), '', 'create and drop the extension 180 times');
 $errors .= error_of('d', $cycle) for (1 .. 20);
-is($errors, '', 'each time in another session');
+is($errors, '', 'and 20 times, each in another session');
 
 for my $round (1 .. 10)
 {
@@ -138,6 +138,25 @@ for my $round (1 .. 3)
 	expire($node, 'e', 10);
 	ok(wait_swept($node, 'e'), "swept while the table in d is locked, $round");
 }
+
+# A worker that waits for that lock is in nobody's way either
+
+my $dir2 = PostgreSQL::Test::Utils::tempdir();
+$node->safe_psql('postgres', 'CREATE DATABASE g');
+for my $sql (
+	'CREATE DATABASE h TEMPLATE g',
+	'ALTER DATABASE h RENAME TO i',
+	"CREATE TABLESPACE ts LOCATION '$dir2'",
+	'ALTER DATABASE i SET TABLESPACE ts',
+	'DROP DATABASE i',
+	'DROP TABLESPACE ts',
+	'DROP DATABASE g')
+{
+	$node->poll_query_until('postgres', q{
+SELECT count(*) > 0 FROM pg_stat_activity
+WHERE backend_type = 'idem worker' AND datname = 'd' AND wait_event_type = 'Lock'});
+	is(error_of('postgres', $sql), '', "$sql with a worker that waits for a lock");
+}
 $session->quit;
 expire($node, 'd', 10);
 ok(wait_swept($node, 'd'), 'swept after the lock is gone');
@@ -153,6 +172,22 @@ sweeper($node, 'on');
 wait_busy('long');
 is(error_of('postgres', 'DROP DATABASE long'),
 	'', 'drop a database in the middle of a long turn');
+
+# And while there is nothing to sweep, and nobody at work
+
+add_database($node, 'idle');
+expire($node, 'idle', 10);
+wait_swept($node, 'idle');
+$node->poll_query_until('postgres',
+	"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'idem worker'");
+for my $sql (
+	'CREATE DATABASE copy TEMPLATE idle',
+	'ALTER DATABASE copy RENAME TO other_copy',
+	'DROP DATABASE other_copy',
+	'DROP DATABASE idle')
+{
+	is(error_of('postgres', $sql), '', "$sql while the sweeper is idle");
+}
 
 is(errors_in_log($node), '', 'log is quiet');
 is(log_count($node, qr/deadlock detected/), 0, 'no deadlock');

@@ -68,6 +68,18 @@ $node->append_conf('postgresql.conf', 'idem.sweep_batch = 1000');
 sweeper($node, 'on');
 ok(wait_swept($node, 'one'), 'and goes on when it is on again');
 
+# A changed interval holds at once, also while the launcher sleeps
+
+$node->append_conf('postgresql.conf', "idem.sweep_interval = '1 d'");
+$node->reload;
+for my $db (qw(one two))
+{
+	expire($node, $db, 10);
+}
+$node->append_conf('postgresql.conf', "idem.sweep_interval = '100 ms'");
+$node->reload;
+ok(wait_swept($node, $_), "$_ is swept after the interval was changed") for qw(one two);
+
 # Half removed: one line when it breaks, one when it works again
 
 $log = -s $node->logfile;
@@ -160,6 +172,16 @@ ok( $node->poll_query_until(
 expire($node, 'two', 10);
 ok(wait_swept($node, 'two'), 'and does its work after a crash');
 
+$node->append_conf('postgresql.conf', 'idem.sweep_batch = 1');
+$node->reload;
+expire($node, 'two', 2000);
+$worker = worker_pid($node);
+is(kill('KILL', $worker), 1, 'worker killed');
+ok(wait_process($node, 'idem worker', $worker), 'worker comes back after a crash');
+$node->append_conf('postgresql.conf', 'idem.sweep_batch = 1000');
+$node->reload;
+ok(wait_swept($node, 'two'), 'and does its work');
+
 # A synchronous standby that is not there
 
 $node->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'");
@@ -175,6 +197,7 @@ ok(wait_swept($node, 'two'), 'swept without waiting for a standby');
 $node->stop('fast');
 $node->start;
 expire_locally($node, 'two', 500);
+worker_pid($node);
 $node->stop('immediate');
 $node->start;
 ok(wait_swept($node, 'two'), 'swept after an immediate stop');
@@ -185,18 +208,19 @@ is( log_count($node, qr/CONTEXT:  background worker of idem/, $log),
 
 # Ends with the postmaster
 
+$node->append_conf('postgresql.conf', 'idem.sweep_batch = 1');
 $node->start;
 wait_process($node, 'idem launcher');
-$pid = process_pid($node, 'idem launcher');
+expire_locally($node, 'two', 3000);
+my @pids = (process_pid($node, 'idem launcher'), worker_pid($node));
 $node->kill9;
-my $gone = 0;
 for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 {
-	$gone = !kill(0, $pid);
-	last if $gone;
+	last unless grep { kill 0, $_ } @pids;
 	usleep(100_000);
 }
-ok($gone, 'launcher ends when the postmaster is killed');
+is(scalar(grep { kill 0, $_ } @pids),
+	0, 'launcher and worker end when the postmaster is killed');
 $node->start;
 ok(wait_process($node, 'idem launcher'), 'and is there again');
 $node->stop('fast');
