@@ -1,4 +1,4 @@
-# The fuzzer's corpus, and every input that once broke something, through the
+# The fuzzer's corpus, and inputs that were made by hand, through the
 # fuzzer's targets: sanitizers on, one run each. See fuzz/README.md.
 
 use strict;
@@ -34,7 +34,7 @@ system_or_bail('initdb', '-D', $data, '--no-locale', '--encoding=UTF8',
 
 foreach my $target ('canonical', 'keys')
 {
-	my @directories = grep { -d } map { "$fuzz/$_/$target" } 'corpus', 'regressions';
+	my @directories = grep { -d } map { "$fuzz/$_/$target" } 'corpus', 'seeds';
 	my @files = map { glob "$_/*" } @directories;
 	local $ENV{FUZZ_TARGET} = $target;
 
