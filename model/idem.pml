@@ -17,7 +17,8 @@
  *	IdemProbeKey				src/probe.c: DirtyScan, then IdemReadKey
  *	Judge						src/store.c: Judge, JudgeRow
  *	ReserveAbsent				src/store.c; src/change.c: IdemRowInsert
- *	ReserveRow, RewriteRow		src/store.c; src/change.c: IdemRowReplace
+ *	ReserveRow, RewriteRow,
+ *	TakeOver					src/store.c; src/change.c: IdemRowReplace
  *	MeetRival, MeetLease,
  *	MeetLocker					src/store.c
  *	Reserve						src/store.c: IdemStoreReserve, ReserveOnce
@@ -49,11 +50,13 @@
  * what they lead to is committed, and taken out when it is dead. Whether the
  * version that a process has found is still the newest is one bit, `same`.
  *
- * Not in the model: higher isolation levels, savepoints, a second reservation
- * by the same transaction, table locks, idem_once, idem_claim_stale (a takeover
- * like that of Reserve), idem_forget, that a key is two strings, and the second
- * unique index that there is while REINDEX CONCURRENTLY is at work (then it may
- * be that none of several inserters is told "unique", and all look again).
+ * Not in the model: a token that is brought for a key that is absent (it is
+ * taken, and whoever brings it once more shares that attempt), higher isolation
+ * levels, savepoints, a second reservation by the same transaction, table locks,
+ * idem_once, idem_claim_stale (a takeover like that of Reserve), idem_forget,
+ * that a key is two strings, that 64 lost tokens are noted and no more, and the
+ * second unique index that there is while REINDEX CONCURRENTLY is at work (then
+ * it may be that none of several inserters is told "unique", and all look again).
  *
  * Bounds, given by -D:
  *	CALLERS		of idem_reserve, 1 to 3
@@ -62,7 +65,9 @@
  *	TICKS		of the clock; a lease is LEASE of them, retention RETENTION
  *	PATIENT		callers may come with wait > 0
  *	OTHERS		callers may come with another fingerprint
- *	TOKENS		callers may bring the former owner's token
+ *	TOKENS		callers may bring the former owner's token; else no token can come
+ *				back, and rows do not note which were lost
+ *	ZOMBIE		one caller brings it, the others do not, and the owner answers
  *	IDLE		whoever is through may leave its transaction open for ever
  *	NO_CRASH	nobody crashes or rolls back of its own accord
  *	HOT			updates may be HOT or not; else none is, which shows a scan more
@@ -115,14 +120,25 @@ typedef Row
 	unsigned answer : 3;		/* 0: in progress; else what was answered */
 	unsigned lease : 3;			/* lease_until */
 	unsigned expires : 3		/* expires_at */
+#ifdef TOKENS
+	byte lost					/* lost_tokens */
+#endif
 }
+
+#ifdef TOKENS
+#define SetLost(r, tokens)	r.lost = (tokens)
+#else
+#define SetLost(r, tokens)	skip
+#endif
 
 #define CopyRow(to, from) \
 	to.there = from.there; to.fp = from.fp; to.token = from.token; \
-	to.answer = from.answer; to.lease = from.lease; to.expires = from.expires
+	to.answer = from.answer; to.lease = from.lease; to.expires = from.expires; \
+	SetLost(to, from.lost)
 
 #define ClearRow(r) \
-	r.there = 0; r.fp = 0; r.token = 0; r.answer = 0; r.lease = 0; r.expires = 0
+	r.there = 0; r.fp = 0; r.token = 0; r.answer = 0; r.lease = 0; r.expires = 0; \
+	SetLost(r, 0)
 
 /* How far an unfinished transaction has come with the row */
 #define NOTHING		0
@@ -163,6 +179,7 @@ byte answered;					/* who was told new before another's answer was committed */
 byte accepted;					/* whose answer is accepted, but not committed */
 byte kept;						/* until when the last answer is kept */
 byte gone;						/* tokens that were taken over */
+bit anew;						/* next is the first attempt at its key */
 #ifdef PROGRESS
 byte running;					/* who has not ended */
 bit news;						/* somebody was told new */
@@ -310,6 +327,7 @@ inline EndChange(committed)
 	fi;
 	ClearRow(next);
 	hot = 0;
+	anew = 0;
 	changer = NOBODY;
 	change = NOTHING
 }
@@ -334,9 +352,8 @@ inline Commit()
 		:: change == INSERTED || change == UPDATED ->
 			gone = gone |
 				((row.there && row.token != next.token) -> BIT(row.token) : 0);
-#ifndef STRICT_TOKEN
-			gone = gone & ~BIT(next.token);		/* its holder brought it back */
-#endif
+			/* of one that is brought nothing is known after the key was absent */
+			gone = (anew -> gone & ~BIT(FORMER) : gone);
 			CopyRow(row, next)
 		:: change == DELETED ->
 			gone = gone | BIT(row.token);
@@ -633,12 +650,36 @@ inline BeginAttempt()
 	next.lease = clock + MIN(LEASE, RETENTION)
 }
 
+/* One that nobody has yet */
+inline DrawToken()
+{
+	token_of[me] = me
+}
+
 inline FirstAttempt()
 {
 	next.there = 1;
 	next.fp = fp_of[me];
 	next.answer = 0;
+	SetLost(next, 0);
+	DrawToken();
+	anew = 1;
 	BeginAttempt()
+}
+
+/* The token that was brought, but none that an earlier attempt has lost: drawn */
+inline TakeOver()
+{
+#ifdef TOKENS
+	next.lost = f.lost | BIT(f.token);
+#ifndef BREAK_TOKEN_COMES_BACK
+	if
+	:: next.lost & BIT(token_of[me]) -> DrawToken()
+	:: else
+	fi;
+#endif
+#endif
+	skip
 }
 
 /* Let the unique index decide */
@@ -700,7 +741,7 @@ inline RewriteRow()
 	:: verdict == V_EXPIRED || IsOverByNow -> FirstAttempt()
 	:: else ->
 		if
-		:: verdict == V_STALE -> BeginAttempt()
+		:: verdict == V_STALE -> TakeOver(); BeginAttempt()
 		:: else -> next.lease = MIN(clock + LEASE, f.expires)
 		fi
 	fi
@@ -920,6 +961,7 @@ inline CompleteOnce(wanted)
 		if
 		:: !IsTooLate ->
 			f.answer = my_answer;
+			SetLost(f, 0);
 			OwnerChanges(UPDATED);
 			accepted = accepted | BIT(me);
 			verdict = OK
@@ -1060,7 +1102,11 @@ proctype Owner(byte me; byte my_answer; bit will_be_hot)
 	Locals;
 	unsigned call : 2;
 
+#ifdef ZOMBIE
+	call = COMPLETE;
+#else
 	if :: call = COMPLETE :: call = RELEASE :: call = RENEW fi;
+#endif
 	do
 	:: result == 0 ->
 		LookForOwnKey((call == COMPLETE));
@@ -1135,7 +1181,9 @@ inline Start(p)
 	if
 	:: p <= CALLERS ->
 		token_of[p] = p;
-#ifdef TOKENS
+#if defined(ZOMBIE)
+		token_of[p] = (p == CALLERS -> FORMER : p);
+#elif defined(TOKENS)
 		if :: true :: token_of[p] = FORMER fi;
 #endif
 #ifdef OTHERS
