@@ -5,7 +5,8 @@
 
 /*
  * Tables. They are read and written by the functions below, directly through
- * the table access method, and belong to nobody else.
+ * the table access method, and belong to nobody else. What every row has comes
+ * first, so that it is found without looking at what stands before it.
  */
 
 CREATE TABLE idem_key (
@@ -15,11 +16,11 @@ CREATE TABLE idem_key (
     created_at     timestamptz NOT NULL,
     token          uuid        NOT NULL,
     attempt        integer     NOT NULL,
-    status_code    integer,
-    completed_at   timestamptz,
     client         text COLLATE pg_catalog."C" NOT NULL,
     key            text COLLATE pg_catalog."C" NOT NULL,
     fingerprint    bytea,
+    status_code    integer,
+    completed_at   timestamptz,
     headers        jsonb,
     body           bytea,
     request        jsonb,

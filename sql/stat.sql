@@ -2,6 +2,8 @@
 -- like the outcomes) and section 6 (idem.max_databases).
 
 -- A database of its own would need another connection, so this one is counted from here on.
+-- What others have left is swept before.
+SELECT count(*) FROM idem_sweep();
 SELECT idem_stat_reset();
 CREATE VIEW counted AS
     SELECT c.key AS counter, c.value FROM idem_stat s, jsonb_each_text(to_jsonb(s) - '{datid,datname,passes,last_pass,last_pass_duration,oldest_expired,oldest_stale,keys,row_bytes,bytes,stats_reset,wait_time}'::text[]) c

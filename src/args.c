@@ -24,13 +24,35 @@
 #include "utils/typcache.h"
 
 /*
- * The schema of the extension is the one of the function that was called:
- * found anew each time, so that nothing has to be invalidated.
+ * What is known of the function that is called.  It lives as long as the
+ * statement that calls it, or the plan of a PL/pgSQL expression, and so is not
+ * outlived by anything that would change it.
  */
+typedef struct Callee
+{
+	Oid			nsp;			/* schema of the extension: that of the function */
+	Oid			result;			/* its row type, once that is needed */
+} Callee;
+
+static Callee *
+FindCallee(FunctionCallInfo fcinfo)
+{
+	Callee	   *callee = fcinfo->flinfo->fn_extra;
+
+	if (callee == NULL)
+	{
+		callee = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(Callee));
+		callee->nsp = get_func_namespace(fcinfo->flinfo->fn_oid);
+		fcinfo->flinfo->fn_extra = callee;
+	}
+	return callee;
+}
+
+/* The schema of the extension */
 Oid
 IdemSchema(FunctionCallInfo fcinfo)
 {
-	return get_func_namespace(fcinfo->flinfo->fn_oid);
+	return FindCallee(fcinfo)->nsp;
 }
 
 /* Argument 0 of nearly every function: the client, of no key in particular */
@@ -180,16 +202,17 @@ IdemKeptBytes(Jsonb *doc, const char *what)
 }
 
 /*
- * A row of the function's own result type.  The descriptor comes from the
- * type cache, since a function in FROM has no memory from call to call.
+ * A row of the function's own result type.  Its descriptor belongs to the type
+ * cache, and is not held on to.
  */
 Datum
 IdemResult(FunctionCallInfo fcinfo, Datum *values, bool *isnull)
 {
-	Oid			type = get_func_rettype(fcinfo->flinfo->fn_oid);
-	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
-	HeapTuple	tuple = heap_form_tuple(desc, values, isnull);
+	Callee	   *callee = FindCallee(fcinfo);
+	TypeCacheEntry *type;
 
-	ReleaseTupleDesc(desc);
-	return HeapTupleGetDatum(tuple);
+	if (!OidIsValid(callee->result))
+		callee->result = get_func_rettype(fcinfo->flinfo->fn_oid);
+	type = lookup_type_cache(callee->result, TYPECACHE_TUPDESC);
+	return HeapTupleGetDatum(heap_form_tuple(type->tupDesc, values, isnull));
 }

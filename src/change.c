@@ -70,6 +70,35 @@ Checked(TM_Result result)
 }
 
 /*
+ * Have the row that was inserted entered into the indexes, and ask those that
+ * decide, without waiting, whether it is the only one.
+ *
+ * The executor's way to do that takes an EState and a description of every
+ * index.  With the primary key as the only index, a B-tree that is open
+ * already, what is left of it is this one call (ExecInsertIndexTuples in
+ * execIndexing.c).
+ */
+static bool
+EnterIntoIndexes(IdemTable *table, IdemRow *row, TupleTableSlot *slot)
+{
+	bool		conflict = false;
+
+	IdemTableOpenKey(table);
+	if (IdemTableHasOneIndex(table))
+	{
+		Datum		values[2] = {row->values[IDEM_COL_CLIENT], row->values[IDEM_COL_KEY]};
+		bool		isnull[2] = {false, false};
+
+		return index_insert(table->pk, values, isnull, &slot->tts_tid, table->rel,
+							UNIQUE_CHECK_PARTIAL, false, makeNode(IndexInfo));
+	}
+	IdemTableOpenIndexes(table);
+	(void) IdemInsertIndexTuples(table->indexes, slot, table->estate, true,
+								 &conflict, Arbiters(table), false);
+	return !conflict;
+}
+
+/*
  * Insert the row unless the unique index has an entry for its key that may
  * count.  Nobody is waited for: check and insertion happen under one lock of
  * the index page, so that of several callers exactly one is told "unique".
@@ -80,22 +109,20 @@ IdemRowInsert(IdemTable *table, IdemRow *row)
 {
 	TransactionId xid = GetCurrentTransactionId();
 	TupleTableSlot *slot = IdemRowSlot(table, row);
-	bool		conflict = false;
+	bool		unique;
 	uint32		token;
 
-	IdemTableOpenIndexes(table);
 	token = SpeculativeInsertionLockAcquire(xid);
 	table_tuple_insert_speculative(table->rel, slot, GetCurrentCommandId(true),
 								   0, NULL, token);
-	(void) IdemInsertIndexTuples(table->indexes, slot, table->estate, true,
-								 &conflict, Arbiters(table), false);
-	table_tuple_complete_speculative(table->rel, slot, token, !conflict);
+	unique = EnterIntoIndexes(table, row, slot);
+	table_tuple_complete_speculative(table->rel, slot, token, unique);
 	SpeculativeInsertionLockRelease(xid);
 	CommandCounterIncrement();
 
 	row->tid = slot->tts_tid;
 	ExecDropSingleTupleTableSlot(slot);
-	return !conflict;
+	return unique;
 }
 
 /*

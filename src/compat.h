@@ -13,6 +13,7 @@
 #include "access/tableam.h"
 #include "catalog/pg_database.h"
 #include "executor/executor.h"
+#include "storage/lock.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000
@@ -55,6 +56,13 @@ typedef bool TU_UpdateIndexes;
 /* 15.4 marks a database whose DROP did not get to its end */
 #ifndef DATCONNLIMIT_INVALID_DB
 #define DATCONNLIMIT_INVALID_DB				(-2)
+#endif
+
+/* 17 can ask for stronger locks in the same breath */
+#if PG_VERSION_NUM < 170000
+#define IdemLockHeldByMe(tag, mode)	LockHeldByMe(tag, mode)
+#else
+#define IdemLockHeldByMe(tag, mode)	LockHeldByMe(tag, mode, false)
 #endif
 
 /* 18 asks whether a deferrable primary key will do; it will not */

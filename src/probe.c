@@ -48,7 +48,8 @@
 /*
  * Scan with a dirty snapshot.  Of several versions the later one in the scan
  * counts: within a HOT chain it is the newer one, and outside of it an older
- * one is seen at all only if it was alive when its turn came.
+ * one is seen at all only if it was alive when its turn came.  One that nobody
+ * is changing was the newest at that moment, so there is no need to go on.
  *
  * Returns whether the index had an entry at all.
  */
@@ -59,6 +60,7 @@ DirtyScan(IdemTable *table, TupleTableSlot *slot, IdemProbe *probe)
 	IndexScanDesc scan;
 	bool		entries = false;
 
+	IdemTableOpenKey(table);
 	InitDirtySnapshot(dirty);
 	scan = IdemIndexBeginScan(table->rel, table->pk, &dirty, 2);
 	index_rescan(scan, table->scankeys, 2, NULL, 0);
@@ -77,6 +79,8 @@ DirtyScan(IdemTable *table, TupleTableSlot *slot, IdemProbe *probe)
 		IdemRowRead(table, slot, &probe->row);
 		probe->found = true;
 		probe->changer = dirty.xmax;
+		if (!TransactionIdIsValid(dirty.xmax))
+			break;
 	}
 	index_endscan(scan);
 	return entries;
@@ -93,9 +97,11 @@ bool
 IdemReadKey(IdemTable *table, Snapshot snapshot, IdemRow *row)
 {
 	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
-	IndexScanDesc scan = IdemIndexBeginScan(table->rel, table->pk, snapshot, 2);
+	IndexScanDesc scan;
 	bool		found = false;
 
+	IdemTableOpenKey(table);
+	scan = IdemIndexBeginScan(table->rel, table->pk, snapshot, 2);
 	index_rescan(scan, table->scankeys, 2, NULL, 0);
 	while (!(found && row->own) &&
 		   index_getnext_slot(scan, ForwardScanDirection, slot))

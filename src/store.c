@@ -977,9 +977,11 @@ ForgetOnce(IdemTable *table, int nkeys, int64 *forgotten)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
-	IndexScanDesc scan = IdemIndexBeginScan(table->rel, table->pk, snapshot, nkeys);
+	IndexScanDesc scan;
 	bool		changed = false;
 
+	IdemTableOpenKey(table);
+	scan = IdemIndexBeginScan(table->rel, table->pk, snapshot, nkeys);
 	index_rescan(scan, table->scankeys, nkeys, NULL, 0);
 	while (index_getnext_slot(scan, ForwardScanDirection, slot))
 	{

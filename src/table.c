@@ -29,6 +29,8 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#define IDEM_KEY_TABLE		"idem_key"
+
 /*
  * Scan keys "client = ?, key = ?", ready but for their arguments.  Looking up
  * an operator costs as much as half the index descent, and which function is
@@ -69,22 +71,27 @@ BuildScanKeys(Relation pk)
 }
 
 /*
- * Open a table of the extension by name.  The tables belong to the extension,
- * so a missing one means that somebody took it out by force.
+ * Open a table of the extension.  The tables belong to the extension, so a
+ * missing one means that somebody took it out by force.
  */
-Relation
-IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
+static Relation
+OpenFound(Oid relid, const char *name, LOCKMODE lockmode)
 {
-	Oid			relid = get_relname_relid(name, nsp);
-	Relation	rel;
+	Relation	rel = OidIsValid(relid) ? try_table_open(relid, lockmode) : NULL;
 
-	rel = OidIsValid(relid) ? try_table_open(relid, lockmode) : NULL;
 	if (rel == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("table \"%s\" of extension idem does not exist", name),
 				 errhint("Drop and create the extension again; its keys are lost.")));
 	return rel;
+}
+
+/* Open a table of the extension by name */
+Relation
+IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
+{
+	return OpenFound(get_relname_relid(name, nsp), name, lockmode);
 }
 
 /* Bytes on disk of all tables, with their indexes and TOAST */
@@ -117,33 +124,83 @@ IdemIndexIsOnKey(Relation index)
 		form->indkey.values[1] == IDEM_COL_KEY + 1;
 }
 
+static void
+NotOurs(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" is not the one that extension idem created",
+					RelationGetRelationName(rel)),
+			 errhint("Its columns and its primary key must not be changed.")));
+}
+
+/* Does this transaction have the lock that writing to the table takes? */
+static bool
+MayWrite(Oid relid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return IdemLockHeldByMe(&tag, RowExclusiveLock);
+}
+
 /*
- * Open idem_key and its primary key, to look for this key.  The scan keys
- * point to `client` and `key`; what is not searched for may be NULL.
+ * Open idem_key, to look for this key; what is not searched for may be NULL.
+ * Where the transaction has written to it before, the lock that it has since
+ * then keeps the table as it is, and another one would only cost time.
  */
 void
 IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key)
 {
-	Oid			pk;
+	Oid			relid = get_relname_relid(IDEM_KEY_TABLE, nsp);
 
+	table->client = client;
+	table->key = key;
+	table->pk = NULL;
 	table->indexes = NULL;
 	table->estate = NULL;
-	table->rel = IdemRelationOpen(nsp, "idem_key", AccessShareLock);
+	table->writing = OidIsValid(relid) && MayWrite(relid);
+	table->rel = table->writing ? table_open(relid, NoLock) :
+		OpenFound(relid, IDEM_KEY_TABLE, AccessShareLock);
+	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS)
+		NotOurs(table->rel);
+}
+
+/*
+ * Open the primary key as well.  It is locked whatever the lock on the table:
+ * ALTER INDEX ... SET TABLESPACE locks the index alone.
+ */
+void
+IdemTableOpenKey(IdemTable *table)
+{
+	Oid			pk;
+
+	if (table->pk != NULL)
+		return;
 	pk = IdemPrimaryKeyIndex(table->rel);
 	table->pk = OidIsValid(pk) ? index_open(pk, AccessShareLock) : NULL;
-	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS ||
-		table->pk == NULL || !IdemIndexIsOnKey(table->pk))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" is not the one that extension idem created",
-						RelationGetRelationName(table->rel)),
-				 errhint("Its columns and its primary key must not be changed.")));
+	if (table->pk == NULL || !IdemIndexIsOnKey(table->pk))
+		NotOurs(table->rel);
 
 	if (scankey_cache.index != pk)
 		BuildScanKeys(table->pk);
 	memcpy(table->scankeys, scankey_cache.keys, sizeof(table->scankeys));
-	table->scankeys[0].sk_argument = PointerGetDatum(client);
-	table->scankeys[1].sk_argument = PointerGetDatum(key);
+	table->scankeys[0].sk_argument = PointerGetDatum(table->client);
+	table->scankeys[1].sk_argument = PointerGetDatum(table->key);
+}
+
+/*
+ * Is the primary key the only index?  So it is, but for somebody's own ones,
+ * and for its successor while REINDEX CONCURRENTLY is making one.
+ */
+bool
+IdemTableHasOneIndex(IdemTable *table)
+{
+	List	   *indexes = RelationGetIndexList(table->rel);
+	bool		one = list_length(indexes) == 1;
+
+	list_free(indexes);
+	return one;
 }
 
 /*
@@ -161,7 +218,11 @@ IdemTableOpenIndexes(IdemTable *table)
 	ExecOpenIndices(table->indexes, false);
 }
 
-/* Close it; only a writer's lock on the table itself stays */
+/*
+ * Close it.  A reader's lock is given back at once; a writer's stays, and with
+ * it the one that it has read under, which the end of the transaction lets go
+ * of with less work than we would have.
+ */
 void
 IdemTableClose(IdemTable *table)
 {
@@ -170,8 +231,9 @@ IdemTableClose(IdemTable *table)
 		ExecCloseIndices(table->indexes);
 		FreeExecutorState(table->estate);
 	}
-	index_close(table->pk, AccessShareLock);
-	table_close(table->rel, AccessShareLock);
+	if (table->pk != NULL)
+		index_close(table->pk, AccessShareLock);
+	table_close(table->rel, table->writing ? NoLock : AccessShareLock);
 	table->rel = NULL;
 }
 
@@ -186,7 +248,9 @@ IdemTableLockForWriting(IdemTable *table, const char *command)
 	Oid			relid = RelationGetRelid(table->rel);
 
 	PreventCommandIfReadOnly(command);
-	if (ConditionalLockRelationOid(relid, RowExclusiveLock))
+	if (!table->writing)
+		table->writing = ConditionalLockRelationOid(relid, RowExclusiveLock);
+	if (table->writing)
 		return true;
 	IdemTableClose(table);
 	LockRelationOid(relid, RowExclusiveLock);
@@ -212,24 +276,23 @@ IdemRowRead(IdemTable *table, TupleTableSlot *slot, IdemRow *row)
 	ExecClearTuple(slot);
 }
 
+/* What is stored may be compressed or short; equal means equal bytes */
+static bool
+SameText(Datum stored, const text *wanted)
+{
+	const text *value = DatumGetTextPP(stored);
+
+	return VARSIZE_ANY_EXHDR(value) == VARSIZE_ANY_EXHDR(wanted) &&
+		memcmp(VARDATA_ANY(value), VARDATA_ANY(wanted),
+			   VARSIZE_ANY_EXHDR(value)) == 0;
+}
+
 /* Is this the row of the key that the table was opened for? */
 bool
 IdemRowHasKey(IdemTable *table, const IdemRow *row)
 {
-	static const IdemColumn columns[2] = {IDEM_COL_CLIENT, IDEM_COL_KEY};
-	int			i;
-
-	for (i = 0; i < 2; i++)
-	{
-		const void *stored = PG_DETOAST_DATUM_PACKED(row->values[columns[i]]);
-		const void *wanted = DatumGetPointer(table->scankeys[i].sk_argument);
-
-		if (VARSIZE_ANY_EXHDR(stored) != VARSIZE_ANY_EXHDR(wanted) ||
-			memcmp(VARDATA_ANY(stored), VARDATA_ANY(wanted),
-				   VARSIZE_ANY_EXHDR(stored)) != 0)
-			return false;
-	}
-	return true;
+	return SameText(row->values[IDEM_COL_CLIENT], table->client) &&
+		SameText(row->values[IDEM_COL_KEY], table->key);
 }
 
 /* Set one column */
@@ -248,15 +311,20 @@ IdemRowSetNull(IdemRow *row, IdemColumn col)
 	row->isnull[col] = true;
 }
 
-/* The row as a slot that the table access method takes */
+/*
+ * The row as a slot that the table access method takes.  It has the tuple in
+ * it already: of a virtual slot the access method would form one, and for a
+ * speculative insertion two.
+ */
 TupleTableSlot *
 IdemRowSlot(IdemTable *table, const IdemRow *row)
 {
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table->rel),
-													&TTSOpsVirtual);
+	TupleDesc	desc = RelationGetDescr(table->rel);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+	HeapTuple	tuple = heap_form_tuple(desc, (Datum *) row->values,
+										(bool *) row->isnull);
 
-	memcpy(slot->tts_values, row->values, sizeof(row->values));
-	memcpy(slot->tts_isnull, row->isnull, sizeof(row->isnull));
-	slot->tts_tableOid = RelationGetRelid(table->rel);
-	return ExecStoreVirtualTuple(slot);
+	tuple->t_tableOid = RelationGetRelid(table->rel);
+	slot->tts_tableOid = tuple->t_tableOid;
+	return ExecStoreHeapTuple(tuple, slot, true);
 }

@@ -26,11 +26,11 @@ typedef enum IdemColumn
 	IDEM_COL_CREATED_AT,
 	IDEM_COL_TOKEN,
 	IDEM_COL_ATTEMPT,
-	IDEM_COL_STATUS_CODE,
-	IDEM_COL_COMPLETED_AT,
 	IDEM_COL_CLIENT,
 	IDEM_COL_KEY,
 	IDEM_COL_FINGERPRINT,
+	IDEM_COL_STATUS_CODE,
+	IDEM_COL_COMPLETED_AT,
 	IDEM_COL_HEADERS,
 	IDEM_COL_BODY,
 	IDEM_COL_REQUEST,
@@ -41,18 +41,22 @@ typedef enum IdemColumn
 } IdemColumn;
 
 /*
- * An open idem_key table and its primary-key index.
+ * An open idem_key table, and its primary-key index once that is needed.
  *
  * Opened with AccessShareLock, for reading; closing gives that back at once.
  * Whoever finds that something is to be written takes RowExclusiveLock on the
  * table as well, which stays until the transaction ends, as after any INSERT.
+ * From then on opening the table again takes no lock.
  */
 typedef struct IdemTable
 {
 	Relation	rel;
-	Relation	pk;
+	bool		writing;		/* RowExclusiveLock is held */
+	text	   *client;			/* whose key is looked for */
+	text	   *key;
+	Relation	pk;				/* NULL: not opened yet */
 	ScanKeyData scankeys[2];	/* client = , key = */
-	ResultRelInfo *indexes;		/* all of them, once one is to be inserted into */
+	ResultRelInfo *indexes;		/* all of them, where the executor inserts */
 	EState	   *estate;			/* evaluates their expressions */
 } IdemTable;
 
@@ -78,7 +82,9 @@ typedef struct IdemRow
 #define IdemRowCompleted(row)	(!(row)->isnull[IDEM_COL_COMPLETED_AT])
 
 extern void IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key);
+extern void IdemTableOpenKey(IdemTable *table);
 extern bool IdemIndexIsOnKey(Relation index);
+extern bool IdemTableHasOneIndex(IdemTable *table);
 extern bool IdemTableLockForWriting(IdemTable *table, const char *command);
 extern void IdemTableOpenIndexes(IdemTable *table);
 extern void IdemTableClose(IdemTable *table);
