@@ -2,6 +2,7 @@
 #
 #   make test       everything a machine needs, then all tests, in a private server
 #   make demo       the same for the demonstration
+#   make examples   a payments service in six languages, a browser, and more: ONLY="go checkout" SCREENSHOTS=1
 #   make monitoring     the real exporters and Prometheus' own tool on what is in monitoring/
 #   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
 #   make endurance  500 databases, a week's backlog, 100,000 visits: DATABASES=500 KEYS=5000000 PASSES=100000
@@ -72,7 +73,7 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo torture endurance monitoring failover sharded poolers fuzz clients bench
+STANDALONE = test demo torture endurance monitoring failover sharded poolers fuzz clients bench examples
 STANDALONE += matrix dist deb deb-check doc analyze asan
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
@@ -121,7 +122,9 @@ failover sharded poolers:
 	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE FAULTS RATE POOL,$(if $($(v)),$(v)=$($(v))))
 bench:
 	@tools/bench $(foreach v,FULL ROUNDS SECONDS,$(if $($(v)),$(v)=$($(v)))) $(if $(ONLY),"ONLY=$(ONLY)")
-.PHONY: test demo torture endurance monitoring failover sharded poolers fuzz clients bench
+examples:
+	@tools/examples $(if $(ONLY),"ONLY=$(ONLY)") $(if $(SCREENSHOTS),"SCREENSHOTS=$(SCREENSHOTS)")
+.PHONY: test demo torture endurance monitoring failover sharded poolers fuzz clients bench examples
 
 # Releasing, and looking closer.
 matrix:
