@@ -39,7 +39,7 @@ RUNS = {
     "work": ("PERFORM pay('{\"amount\": 1990}');", ["plpgsql_call_handler"]),
     "SPI replay, inserting first": (again("bench_spi_upsert", "done"), ["bench_spi_upsert"]),
 }
-TINY_RUNS = ("cycle", "replay")
+TINY_RUNS = ("cycle",)
 
 # How often these are called
 COUNTED = {
@@ -62,8 +62,9 @@ def main():
             cost[name, function] = profile.inclusive(function)
 
     reserve, complete = cost["cycle", "idem_reserve"], cost["cycle", "idem_complete"]
-    report.target("reserve and complete", reserve + complete, "<=", 60000, 0)
-    report.target("replay", cost["replay", "idem_reserve"], "<=", 24000, 0)
+    report.target("reserve and complete: instructions", reserve + complete, "<=", 60000, 0)
+    if not TINY:
+        report.target("replay: instructions", cost["replay", "idem_reserve"], "<=", 24000, 0)
     report.figure("reserve, new", reserve)
     report.figure("complete, in the same transaction", complete)
     if not TINY:
@@ -75,7 +76,7 @@ def main():
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (RESULTS / "profile.txt").open("w") as output:
         print("Instructions of one call, by function. Functions of the server without a name are not exported by it.", file=output)
-        for name in "cycle", "replay":
+        for name in sorted({"cycle", "replay"} & set(found)):
             for function in RUNS[name][1]:
                 print(f"\n{name}: {function}\n", *found[name].tree(function, 250, 7), sep="\n", file=output)
     say(f"  what is left, by function: {RESULTS / 'profile.txt'}")

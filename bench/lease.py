@@ -24,14 +24,12 @@ def main():
     report = Report("What lease mode costs beyond the row, in instructions")
     with Counted() as counted:
         found = per_call(counted, FEW, MANY, {
-            "reminder": (LEASED, ["ReminderXactCallback"]),
-            "insert": (INSERT, ["bench_spi_insert"]),
-            "sweep with reminders": (LEASED + SWEEP, ["idem_sweep"]),
-            "sweep without": (PLAIN + SWEEP, ["idem_sweep"]),
+            "leased": (LEASED + SWEEP, ["ReminderXactCallback", "idem_sweep"]),
+            "plain": (PLAIN + SWEEP + INSERT, ["idem_sweep", "bench_spi_insert"]),
         })
-    reminder = found["reminder"].inclusive("ReminderXactCallback")
-    insert = found["insert"].inclusive("bench_spi_insert")
-    sweep = found["sweep with reminders"].inclusive("idem_sweep") - found["sweep without"].inclusive("idem_sweep")
+    reminder = found["leased"].inclusive("ReminderXactCallback")
+    insert = found["plain"].inclusive("bench_spi_insert")
+    sweep = found["leased"].inclusive("idem_sweep") - found["plain"].inclusive("idem_sweep")
     report.target("reminder and its sweep / a small INSERT through SPI", (reminder + sweep) / insert, "<=", 1.2)
     report.figure("the reminder, at commit", reminder)
     report.figure("its share of the sweep", sweep)

@@ -17,7 +17,7 @@ from scripts import FIVE, by_hand
 from suite import ROUNDS, TICKS, TINY, WORK, Report, Server, ratios, scaled
 
 RETENTION = scaled(5, 40, 1)
-RETENTIONS = scaled(8, 10, 3)
+RETENTIONS = scaled(6, 10, 3)
 CLIENTS = scaled(8, 8, 2)
 PAUSE = RETENTION / 20
 RUNS = max(1, ROUNDS // 5)

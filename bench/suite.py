@@ -39,8 +39,8 @@ def scaled(quick, full=None, tiny=None):
     return full if FULL and full is not None else quick
 
 
-ROUNDS = int(os.environ.get("BENCH_ROUNDS") or scaled(5, 15, 1))
-SECONDS = float(os.environ.get("BENCH_SECONDS") or scaled(2, 5, 0.2))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS") or scaled(3, 15, 1))
+SECONDS = float(os.environ.get("BENCH_SECONDS") or scaled(1, 5, 0.2))
 
 # A key of 36 bytes, as a UUID has; pgbench draws the number.
 DRAW_KEY = r"\set k random(100000000000, 999999999999)" + "\n"
