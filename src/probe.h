@@ -36,6 +36,6 @@ extern void IdemCheckVisible(IdemTable *table, const IdemProbe *probe);
 extern bool IdemWaitAtMost(int ms, void (*wait) (void *), void *arg);
 extern void IdemWaitForTransaction(TransactionId xid, TimestampTz since,
 								   TimestampTz deadline);
-extern void IdemPause(int64 since_us, TimestampTz until);
+extern void IdemPause(int64 waited_us, TimestampTz until);
 
 #endif							/* IDEM_PROBE_H */
