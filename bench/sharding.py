@@ -1,6 +1,6 @@
 """Payments on one server and through PL/Proxy over several. See bench/sharding.
 
-usage: sharding.py --bindir DIR --conf FILE --directory DIR [--seconds N] [--clients N]
+usage: sharding.py --bindir DIR --conf FILE --directory DIR [--seconds N] [--clients N] [--keys N]
 """
 
 import argparse
@@ -79,11 +79,28 @@ class Bench:
               f" | {shard_us:.0f} | {proxy_us:.0f} | {wal:.0f} |", flush=True)
         return result
 
-    def sizes(self, shards):
-        keys = sum(int(s.psql("SELECT count(*) FROM idem_key")) for s in shards)
-        total = sum(int(s.psql("SELECT pg_total_relation_size('idem_key')")) for s in shards)
-        index = sum(int(s.psql("SELECT pg_indexes_size('idem_key')")) for s in shards)
-        return {"KEYS": keys, "BYTES": total / keys, "INDEX": index / keys}
+    def sizes(self, shard):
+        """WAL and bytes of so many keys, each with its payment, each in a transaction of its own; nothing was swept or vacuumed."""
+        keys = self.options.keys
+        shard.psql(f"TRUNCATE {TABLES}; CHECKPOINT")
+        return dict(zip(("WAL", "BYTES", "INDEX"), map(float, shard.psql(f"""
+CREATE TEMP TABLE before AS SELECT pg_current_wal_insert_lsn() AS lsn;
+SET synchronous_commit = off;
+DO $$
+DECLARE
+    client text;
+    key text;
+BEGIN
+    FOR i IN 1..{keys} LOOP
+        client := 'acct_' || (random() * 10000)::int;
+        key := gen_random_uuid();
+        PERFORM idem_call(client, key, 'pay(jsonb)', jsonb_build_object('client', client, 'key', key, 'amount', 5), status_code => 201);
+        COMMIT;
+    END LOOP;
+END
+$$;
+SELECT (pg_current_wal_insert_lsn() - lsn) / {keys}, pg_total_relation_size('idem_key') / {keys}.0, pg_indexes_size('idem_key') / {keys}.0
+  FROM before""").splitlines()[-1].split("|"))))
 
     def all(self):
         shards, proxy = self.shards.shards, self.shards.proxy
@@ -92,19 +109,15 @@ class Bench:
         print(f"{self.options.clients} clients, {self.options.seconds} s each, {os.cpu_count()} processors for all servers and the clients")
         print("| | payments/s | p50 ms | p99 ms | us of shards each | us of the proxy each | B of WAL each |\n|---|---|---|---|---|---|---|")
         for script in SCRIPTS:
-            alone = self.run(f"one server, {script}", shards[0], script, shards[:1])
-            if script == "idem_call":
-                alone.update(self.sizes(shards[:1]))
-                stored = alone
+            self.run(f"one server, {script}", shards[0], script, shards[:1])
         for count in 1, 2, 4:
             self.shards.spread(shards[:count])
             costs = self.run(f"PL/Proxy, {count} shard(s)", proxy, "idem_call", shards[:count])
             if count == 1:
                 through = costs
-        print(f"\nA key on one server: {stored['WAL']:.0f} B of WAL with its payment, {stored['BYTES']:.0f} B kept,"
-              f" {stored['INDEX']:.0f} B of them index (of {stored['KEYS']:.0f} keys)")
-        if stored["KEYS"] < 20000:
-            print("That is too few keys for the sizes to mean much: a longer run, or a quieter machine.")
+        stored = self.sizes(shards[0])
+        print(f"\n{self.options.keys} keys on one server, with their payments: {stored['WAL']:.0f} B of WAL each;"
+              f" {stored['BYTES']:.0f} B kept of each key, {stored['INDEX']:.0f} B of them index\n")
         # and a millisecond for the commit and the wires
         model.table({**stored, **{name: through[name] for name in ("SHARD_US", "PROXY_US")},
                      "MS": (through["SHARD_US"] + through["PROXY_US"]) / 1000 + 1})
@@ -117,6 +130,7 @@ def main():
     parser.add_argument("--directory", required=True)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--keys", type=int, default=60000)
     options = parser.parse_args()
     os.makedirs(options.directory, mode=0o700)
     bench = Bench(options)
