@@ -81,6 +81,24 @@ class Profile:
         return lines
 
 
+def count(data, database, name, statements, functions):
+    """Run statements, one a line, in a backend of its own; the profile of what these functions did.
+
+    callgrind collects while one of the functions runs; a second one called by
+    the first interrupts that.
+    """
+    output = WORK / f"callgrind.{name}"
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}",
+               *(f"--toggle-collect={function}" for function in functions),
+               str(BINDIR / "postgres"), "--single", "-D", str(data), database]
+    done = subprocess.run(command, capture_output=True, text=True, input=statements)
+    if "Collected" not in done.stderr or "ERROR" in done.stderr + done.stdout:
+        raise RuntimeError(f"callgrind, {name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    profile = Profile(output)
+    output.unlink()
+    return profile
+
+
 class Counted:
     """A data directory with stored keys, of a server that is shut down; use it in `with`."""
 
@@ -105,25 +123,13 @@ class Counted:
         shutil.rmtree(self.data)
 
     def count(self, name, calls, statements, functions):
-        """Run statements, one a line, {calls} filled in, in a copy of its own; the profile of what these functions did.
-
-        callgrind collects while one of the functions runs; a second one called by
-        the first interrupts that.
-        """
+        """Run statements, {calls} filled in, in a copy of the directory."""
         slug = "".join(c for c in name if c.isalnum()) + f".{calls}"
-        copy, output = WORK / f"data.{slug}", WORK / f"callgrind.{slug}"
+        copy = WORK / f"data.{slug}"
         shutil.rmtree(copy, ignore_errors=True)
         subprocess.run(["cp", "-a", self.data, copy], check=True)
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={output}",
-                   *(f"--toggle-collect={function}" for function in functions),
-                   str(BINDIR / "postgres"), "--single", "-D", str(copy), "postgres"]
-        done = subprocess.run(command, capture_output=True, text=True,
-                              input=statements.replace("{calls}", str(calls)))
+        profile = count(copy, "postgres", slug, statements.replace("{calls}", str(calls)), functions)
         shutil.rmtree(copy)
-        if "Collected" not in done.stderr or "ERROR" in done.stderr + done.stdout:
-            raise RuntimeError(f"callgrind, {name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        profile = Profile(output)
-        output.unlink()
         return profile
 
 

@@ -5,17 +5,23 @@ The same reservations are timed in turn in a large database and in one that
 stays small, in sessions that have run before (warm) and in new ones. Keys are
 random, so every one goes to another page of the index. Timed is the CPU of the
 backend, which reads its pages from shared buffers; how much of the index does
-not fit there any more is a matter of memory, and its size is reported.
+not fit there any more is a matter of memory, and its size is reported. The
+instructions of a new key in both say how much of a difference is a deeper
+index; the rest is caches.
 """
+
+import shutil
 
 import psycopg
 
-from suite import ANSWER, FINGERPRINT, Report, Server, cpu_of, ratios, scaled, take_turns
+from callgrind import count
+from suite import ANSWER, FINGERPRINT, TINY, Report, Server, cpu_of, ratios, scaled, take_turns
 
 SMALL = scaled(10**4, tiny=200)
 SIZES = scaled([10**4, 10**5, 10**6], [10**4, 10**5, 10**6, 10**7], [200, 400])
 BATCH = scaled(1000, 2000, 10)
 FRESH = scaled(50, 50, 5)
+FEW, MANY = scaled((100, 600), (100, 1100), (5, 15))
 BETWEEN_CHECKPOINTS = scaled([300, 3000, 30000], [1000, 10000, 100000], [10])
 
 # Rows as a day of completed requests leaves them. They are put in by INSERT, which
@@ -71,6 +77,16 @@ def wal_per_key(db, count):
     return float(db.execute("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", [start]).fetchone()[0]) / count
 
 
+def instructions(server, database):
+    """Those of a new key, in a backend under callgrind; the server is shut down."""
+    profiles = []
+    for client, calls in ("few", FEW), ("many", MANY):
+        loop = (f"DO $$ BEGIN FOR i IN 1..{calls} LOOP PERFORM idem_reserve('c', gen_random_uuid()::text, {FINGERPRINT});"
+                " END LOOP; END $$;\n")
+        profiles.append(count(server.data, database, f"{database}.{client}", loop, ["idem_reserve"]))
+    return profiles[1].minus(profiles[0], MANY - FEW).inclusive("idem_reserve")
+
+
 def main():
     report = Report(f"Growth, {SIZES[0]:,} to {SIZES[-1]:,} live keys")
     cost, first, wal = [], [], []
@@ -102,6 +118,11 @@ def main():
                 cost.append([size, *warm_ratio])
                 wal.append([size, *wal_here])
                 first.append([size, *anew_ratio])
+        if shutil.which("valgrind") and not TINY:
+            server.stop()
+            small, large = instructions(server, "small"), instructions(server, "postgres")
+            report.figure(f"instructions of a new key at {SIZES[-1]:,} / at {SMALL:,}", large / small, 2)
+            report.figure(f"instructions of a new key at {SIZES[-1]:,}", large)
     report.data("cost", cost)
     report.data("first", first)
     report.data("wal", wal)
