@@ -6,24 +6,34 @@ CREATE ROLE regress_idem_monitor;
 
 -- Everything of the extension that can be granted, and what a role has of it.
 CREATE TEMP VIEW object AS
-SELECT CASE classid WHEN 'pg_proc'::regclass THEN 'function ' || objid::regproc ELSE 'table ' || objid::regclass END AS object, classid, objid
+SELECT CASE classid WHEN 'pg_proc'::regclass THEN 'function ' || objid::regproc WHEN 'pg_type'::regclass THEN 'type ' || objid::regtype ELSE 'table ' || objid::regclass END AS object, classid, objid
 FROM pg_depend WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idem')
- AND (classid = 'pg_proc'::regclass OR classid = 'pg_class'::regclass);
+UNION ALL
+SELECT 'row type ' || c.oid::regclass, 'pg_type'::regclass, reltype
+FROM pg_depend JOIN pg_class c ON c.oid = objid WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idem')
+ AND classid = 'pg_class'::regclass AND relkind IN ('r', 'v');
 CREATE FUNCTION pg_temp.has(role name) RETURNS TABLE (object text, privilege text) LANGUAGE sql AS $$
     SELECT object, privilege
-    FROM object, unnest('{EXECUTE,SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) privilege
+    FROM object, unnest('{EXECUTE,USAGE,SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) privilege
     WHERE CASE WHEN classid = 'pg_proc'::regclass THEN privilege = 'EXECUTE' AND has_function_privilege(role, objid, privilege)
-               WHEN privilege = 'EXECUTE' THEN false
+               WHEN classid = 'pg_type'::regclass THEN privilege = 'USAGE' AND has_type_privilege(role, objid, privilege)
+               WHEN privilege IN ('EXECUTE', 'USAGE') THEN false
                WHEN privilege IN ('SELECT', 'INSERT', 'UPDATE', 'REFERENCES') THEN has_table_privilege(role, objid, privilege) OR has_any_column_privilege(role, objid, privilege)
                ELSE has_table_privilege(role, objid, privilege) END
     ORDER BY 1, 2
 $$;
-SELECT count(*) > 15 AS objects FROM object;
+SELECT count(*) > 40 AS objects FROM object;
+-- an object of another kind would need a column of its own here
+SELECT DISTINCT classid::regclass FROM object ORDER BY 1;
 -- nothing for PUBLIC, and so nothing for a new role
 SELECT * FROM pg_temp.has('regress_idem_nobody');
 SELECT object FROM object o JOIN pg_proc p ON p.oid = o.objid AND o.classid = 'pg_proc'::regclass WHERE proacl IS NULL OR EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0)
 UNION ALL
-SELECT object FROM object o JOIN pg_class c ON c.oid = o.objid AND o.classid = 'pg_class'::regclass WHERE relacl IS NULL OR EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee = 0);
+SELECT object FROM object o JOIN pg_class c ON c.oid = o.objid AND o.classid = 'pg_class'::regclass WHERE relacl IS NULL OR EXISTS (SELECT FROM aclexplode(relacl) WHERE grantee = 0)
+UNION ALL
+SELECT object FROM object o JOIN pg_type t ON t.oid = o.objid AND o.classid = 'pg_type'::regclass WHERE typelem = 0 AND (typacl IS NULL OR EXISTS (SELECT FROM aclexplode(typacl) WHERE grantee = 0))
+UNION ALL
+SELECT attrelid::regclass || '.' || attname FROM pg_attribute JOIN object ON classid = 'pg_class'::regclass AND objid = attrelid WHERE attacl IS NOT NULL;
 
 -- an application: the calls, and no table
 SELECT idem_grant('"regress_idem App"');

@@ -42,6 +42,16 @@ static const char *const application_functions[] = {
 	NULL
 };
 
+/* What an application's own tables and functions may be made of */
+static const char *const application_types[] = {
+	"idem_outcome",
+	"idem_reservation",
+	"idem_call_result",
+	"idem_claim",
+	"idem_key_state",
+	NULL
+};
+
 /* What monitoring reads: the views, and what they need */
 static const char *const monitor_functions[] = {
 	"idem_explain",
@@ -116,7 +126,10 @@ idem_grant(PG_FUNCTION_ARGS)
 		Change(nsp, true, "SELECT", "TABLE", monitor_views, role);
 	}
 	else
+	{
 		Change(nsp, true, "EXECUTE", "FUNCTION", application_functions, role);
+		Change(nsp, true, "USAGE", "TYPE", application_types, role);
+	}
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -130,6 +143,7 @@ idem_revoke(PG_FUNCTION_ARGS)
 
 	SPI_connect();
 	Change(nsp, false, "EXECUTE", "FUNCTION", application_functions, role);
+	Change(nsp, false, "USAGE", "TYPE", application_types, role);
 	Change(nsp, false, "EXECUTE", "FUNCTION", monitor_functions, role);
 	Change(nsp, false, "SELECT", "TABLE", monitor_views, role);
 	SPI_finish();

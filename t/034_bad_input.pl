@@ -178,7 +178,8 @@ log_min_messages = log
 log_min_error_statement = panic
 max_prepared_transactions = 5
 idem.sweeper = on
-});
+},
+	extra => [qw(--no-locale --encoding=UTF8)]);
 $node->safe_psql(
 	'postgres', q{
 CREATE ROLE app LOGIN;
