@@ -22,8 +22,8 @@ $node->start;
 
 $node->safe_psql('postgres', q{
 CREATE EXTENSION idem;
-CREATE ROLE idem_sweeper LOGIN;
-GRANT EXECUTE ON FUNCTION idem_sweep TO idem_sweeper});
+CREATE ROLE sweeper LOGIN;
+GRANT EXECUTE ON FUNCTION idem_sweep TO sweeper});
 
 # The systemd units
 
@@ -40,7 +40,7 @@ ok(defined $command, 'the unit calls psql');
 expire($node, 'postgres', 100);
 {
 	local %ENV = (%ENV, PGHOST => $node->host, PGPORT => $node->port,
-		PGUSER => 'idem_sweeper', PGDATABASE => 'postgres');
+		PGUSER => 'sweeper', PGDATABASE => 'postgres');
 	is(system("psql $command"), 0, 'which works');
 }
 is(keys_left($node, 'postgres'), 0, 'and sweeps');
@@ -73,13 +73,13 @@ cron.host = '@{[ $node->host ]}'
 	}
 	$node->safe_psql('postgres', q{
 CREATE EXTENSION pg_cron;
-GRANT USAGE ON SCHEMA cron TO idem_sweeper});
+GRANT USAGE ON SCHEMA cron TO sweeper});
 	expire($node, 'postgres', 100);
-	is($node->safe_psql('postgres', $schedule, extra_params => [ '-U', 'idem_sweeper' ]),
+	is($node->safe_psql('postgres', $schedule, extra_params => [ '-U', 'sweeper' ]),
 		1, 'a job');
 	ok(wait_swept($node, 'postgres'), 'pg_cron sweeps');
 	ok( $node->poll_query_until('postgres', q{
-SELECT count(*) > 0 FROM cron.job_run_details WHERE username = 'idem_sweeper' AND status = 'succeeded' AND return_message = '1 row'}),
+SELECT count(*) > 0 FROM cron.job_run_details WHERE username = 'sweeper' AND status = 'succeeded' AND return_message = '1 row'}),
 		'as the role that has the job');
 	is($node->safe_psql('postgres', q{SELECT count(*) FROM cron.job_run_details WHERE status = 'failed'}),
 		0, 'without a failure');
