@@ -22,8 +22,10 @@ const pause = (seconds) => new Promise((resolve) => {
   addEventListener('online', resolve, { once: true });
 });
 
+let waiting = false;
+
 // Sends the request until it has an answer. What the network does to a request or its answer,
-// nobody can tell from here; with the key it does not matter.
+// nobody can tell from here; with the key it does not matter. Every click sends it, one waits.
 async function pay() {
   const intent = load();
   if (intent.receipt || intent.refusal) return;
@@ -41,9 +43,12 @@ async function pay() {
       break;
     }
     show('status', answer ? 'Your payment is on its way …' : 'No answer. Trying again …');
+    if (waiting) return;
+    waiting = true;
     // Retry-After is when the lease would end; usually the answer is there long before, and
     // asking for it costs the server one read.
     await pause(Math.min(Number(answer?.headers.get('Retry-After')) || 1, 2));
+    waiting = false;
   }
   render();
 }

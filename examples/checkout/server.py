@@ -39,6 +39,7 @@ def send_file(start_response, name, kind):
 def life(customer, key):
     """Server-sent events, whenever what idem_lookup says has changed; and the lease, second by second."""
     last = None
+    yield b"retry: 300\n\n"  # ms, after the server was away
     with payments.connect(autocommit=True) as db:
         while True:
             state, attempt, lease, status = db.execute(
