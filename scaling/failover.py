@@ -226,15 +226,11 @@ class Nemesis:
     # ---- asynchronous replication
 
     def lag_and_kill(self, leader):
-        """The standbys hear nothing for two seconds, as on a slow line; then the leader dies."""
-        deaf = []
-        for node in self.cluster.nodes:
-            if node is not leader:
-                deaf += [int(row[0]) for row in node.query("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walreceiver'")]
-        parts.send(deaf, signal.SIGSTOP)
+        """The standbys are sent nothing for two seconds, as on a slow line; then the leader dies."""
+        rows = leader.query("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender'")
+        parts.send([int(row[0]) for row in rows], signal.SIGSTOP)
         time.sleep(2)
         leader.kill()
-        parts.send(deaf, signal.SIGCONT)
 
 
 class Run(torture.Run):

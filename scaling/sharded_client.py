@@ -10,6 +10,7 @@ import random
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import wire
 
@@ -76,28 +77,21 @@ class Operation:
 def main(config, number):
     rng = random.Random(f"{config['seed']}/{number}")
     history = open(f"{config['directory']}/sharded.{number}.jsonl", "w", buffering=1)
-    until = time.monotonic() + config["seconds"]
-    patience = until + 120
     waiting, serial, db = [], 0, None
     recent = []
     print("ready", flush=True)
     sys.stdin.readline()
-    stop = f"{config['directory']}/stop"
-    stopped = False
+    stop = Path(config["directory"]) / "stop"
+    patience = None  # once stopped: until when what is left is tried
     while True:
         now = time.monotonic()
-        if not stopped:
-            try:
-                open(stop).close()
-                stopped = True
-                patience = now + 120
-            except FileNotFoundError:
-                pass
+        if patience is None and stop.exists():
+            patience = now + 120
         due = next((op for op in waiting if op.due <= now), None)
         if due is not None:
             waiting.remove(due)
             operation = due
-        elif stopped:
+        elif patience is not None:
             if not waiting or now > patience:
                 break
             time.sleep(0.02)
