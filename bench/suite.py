@@ -32,6 +32,10 @@ FULL = bool(os.environ.get("FULL"))
 TINY = bool(os.environ.get("TINY"))  # only to see that everything runs
 
 
+# An end from outside must stop the servers, too.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def scaled(quick, full=None, tiny=None):
     """A count for this kind of run."""
     if TINY:
