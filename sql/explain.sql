@@ -3,8 +3,8 @@
 -- Times and spans are left out here.
 SET intervalstyle = 'postgres';
 CREATE FUNCTION explained(client text, key text, fp bytea DEFAULT NULL, request jsonb DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
-    SELECT regexp_replace(regexp_replace(idem_explain(client, key, fp, request), '\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^ ,.]*(\.\d+[^ ,.]*)?', '<time>', 'g'),
-                          '(\d+ days? )?\d\d:\d\d:\d\d|1 day', '<span>', 'g')
+    SELECT regexp_replace(regexp_replace(regexp_replace(idem_explain(client, key, fp, request), '\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^ ,.]*(\.\d+[^ ,.]*)?', '<time>', 'g'),
+                          '(\d+ days? )?\d\d:\d\d:\d\d|1 day', '<span>', 'g'), 'after ([89]|10) s', 'after <10> s')
 $$;
 SELECT explained('explain', 'k');
 SELECT token AS t FROM idem_reserve('explain', 'k', request => '{"amount": 100, "currency": "EUR", "items": [{"sku": "a"}, 2], "to": {"iban": "DE1"}}', lease => '10 s') \gset
@@ -28,6 +28,34 @@ SELECT idem_once('explain', 'mark');
 SELECT explained('explain', 'mark');
 SELECT test.age('explain', 'k', '2 days');
 SELECT explained('explain', 'k');
+-- While somebody is at it: reserved, answered, released, taken over by a transaction that has not ended.
+BEGIN;
+SELECT outcome FROM idem_reserve('explain', 'open', '\x01');
+PREPARE TRANSACTION 'explain';
+SELECT explained('explain', 'open');
+SELECT explained('explain', 'open', '\x02');
+ROLLBACK PREPARED 'explain';
+SELECT token AS t FROM idem_reserve('explain', 'busy', '\x01', lease => '10 s') \gset
+BEGIN;
+SELECT idem_complete('explain', 'busy', :'t', 201, 'secret answer');
+PREPARE TRANSACTION 'explain';
+SELECT explained('explain', 'busy');
+SELECT explained('explain', 'busy', '\x02');
+ROLLBACK PREPARED 'explain';
+SELECT test.age('explain', 'busy', '1 min');
+SELECT explained('explain', 'busy', '\x02');
+BEGIN;
+SELECT outcome, attempt FROM idem_reserve('explain', 'busy', '\x01');
+PREPARE TRANSACTION 'explain';
+SELECT explained('explain', 'busy');
+COMMIT PREPARED 'explain';
+SELECT explained('explain', 'busy') LIKE '%attempt 2 began%' AS second_attempt;
+SELECT test.age('explain', 'busy', '2 days');
+BEGIN;
+SELECT outcome, attempt FROM idem_reserve('explain', 'busy', '\x02');
+PREPARE TRANSACTION 'explain';
+SELECT explained('explain', 'busy');
+ROLLBACK PREPARED 'explain';
 -- It changes nothing, and needs no more than reading.
 BEGIN READ ONLY;
 SELECT explained('explain', 'plain') IS NOT NULL AS explained;
