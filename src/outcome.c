@@ -8,8 +8,10 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "outcome.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 
 /*
  * Problem details (RFC 9457) for what is no answer of the application's.  The
@@ -61,8 +63,8 @@ PushString(JsonbParseState **state, JsonbIteratorToken kind, const char *string)
 }
 
 /* The headers of a problem: an object of strings */
-static Datum
-ProblemHeaders(int64 retry_after)
+static Jsonb *
+BuildHeaders(int64 retry_after)
 {
 	JsonbParseState *state = NULL;
 	JsonbValue *headers;
@@ -78,7 +80,31 @@ ProblemHeaders(int64 retry_after)
 		(void) PushString(&state, WJB_VALUE, seconds);
 	}
 	headers = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
-	return JsonbPGetDatum(JsonbValueToJsonb(headers));
+	return JsonbValueToJsonb(headers);
+}
+
+/*
+ * The same, built once for as long as it stays the same.  Where hundreds ask
+ * for one key, that is most of what their answer costs beyond finding the row.
+ */
+static Datum
+ProblemHeaders(int64 retry_after)
+{
+	static Jsonb *built = NULL;
+	static int64 built_for = 0;
+
+	if (built == NULL || built_for != retry_after)
+	{
+		Jsonb	   *headers = BuildHeaders(retry_after);
+		Jsonb	   *kept = MemoryContextAlloc(TopMemoryContext, VARSIZE(headers));
+
+		memcpy(kept, headers, VARSIZE(headers));
+		if (built != NULL)
+			pfree(built);
+		built = kept;
+		built_for = retry_after;
+	}
+	return JsonbPGetDatum(built);
 }
 
 static void
