@@ -159,9 +159,12 @@ log_disconnections = 0
         # client, transaction, latency in us, script, second, microsecond, lag behind the schedule
         spans = sorted(int(line.split()[2]) for path in self.directory.glob(f"{prefix.name}.*") if path.suffix != ".sql"
                        for line in open(path))
+        if not spans:
+            self.that(f"{name}: requests are answered", False, f"none in {self.options.seconds} s")
+            return
         self.asked += len(spans)
         self.that(f"{name}: {self.options.clients} clients over {most} server connections",
-                  spans and most <= self.options.pool,
+                  most <= self.options.pool,
                   f"{len(spans) / self.options.seconds:.0f} requests/s of {self.options.rate},"
                   f" p50 {spans[len(spans) // 2] / 1000:.1f} ms, p99 {spans[int(len(spans) * 0.99)] / 1000:.1f} ms,"
                   f" longest {spans[-1] / 1000:.0f} ms")
