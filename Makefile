@@ -5,6 +5,7 @@
 #   make examples   a payments service in six languages, a browser, and more: ONLY="go checkout" SCREENSHOTS=1
 #   make monitoring     the real exporters and Prometheus' own tool on what is in monitoring/
 #   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
+#   make mutants    whether the tests find each of the copies of src/ that have one rule broken
 #   make endurance  500 databases, a week's backlog, 100,000 visits: DATABASES=500 KEYS=5000000 PASSES=100000
 #   make fuzz       the fuzzer: SECONDS=60 for each target, SEED=..., MERGE=1
 #   make clients    the fingerprint in Python, JavaScript, Go and Java, as doc/fingerprint.md shows it
@@ -73,7 +74,7 @@ NO_LOCALE = 1
 EXTRA_CLEAN = tmp_regress tmp_isolation
 
 # `make test` and `make demo` bring what they need, so they must not need it to start.
-STANDALONE = test demo torture endurance monitoring failover sharded poolers fuzz clients bench examples
+STANDALONE = test demo torture mutants endurance monitoring failover sharded poolers fuzz clients bench examples
 STANDALONE += matrix dist deb deb-check doc analyze asan
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(STANDALONE),$(MAKECMDGOALS)),all),)
 
@@ -108,6 +109,8 @@ demo:
 	@tools/sandbox demo tools/run-demo
 torture:
 	@tools/torture $(foreach v,SECONDS CLIENTS SEED OPERATIONS,$(if $($(v)),$(v)=$($(v))))
+mutants:
+	@tools/sandbox test torture/mutants/run
 monitoring:
 	@REGRESS= ISOLATION= PROVE_TESTS=t/034_monitoring.pl tools/sandbox monitoring tools/run-tests
 endurance:
@@ -124,7 +127,7 @@ bench:
 	@tools/bench $(foreach v,FULL ROUNDS SECONDS,$(if $($(v)),$(v)=$($(v)))) $(if $(ONLY),"ONLY=$(ONLY)")
 examples:
 	@tools/examples $(if $(ONLY),"ONLY=$(ONLY)") $(if $(SCREENSHOTS),"SCREENSHOTS=$(SCREENSHOTS)")
-.PHONY: test demo torture endurance monitoring failover sharded poolers fuzz clients bench examples
+.PHONY: test demo torture mutants endurance monitoring failover sharded poolers fuzz clients bench examples
 
 # Releasing, and looking closer.
 matrix:

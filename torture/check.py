@@ -181,7 +181,8 @@ def check_shapes(checks, history):
             continue
         status = call["answer"] and call["answer"][0]
         good = {
-            "new": call["token"] and call["attempt"] and status is None and (not call["mine"] or call["mine"] == call["token"]),
+            "new": call["token"] and call["attempt"] and status is None and (
+                not call["mine"] or call["mine"] == call["token"] or call.get("back") or call["attempt"] > 1 and call["record"]["op"] == "lease"),
             "in_flight": not call["token"] and status == 409 and (call["retry_after"] or 0) >= 1,
             "mismatch": not call["token"] and status == 422,
             "replay": not call["token"] and status is not None,
@@ -307,9 +308,9 @@ def check_tokens(checks, history):
                 drawn[token] += 1
                 checks.that("a token is drawn once", drawn[token] == 1, f"{key}: token {token} again", key)
             if call["sure"] and key[0] in FOREVER:
-                # who passes a token again after it was lost gets a later attempt under it
                 was = owner.setdefault(token, (key, attempt))
-                good = was == (key, attempt) or call.get("mine") and was[0] == key and was[1] < attempt
+                # one that was brought for a key that was absent again begins with it
+                good = was == (key, attempt) or key[0] == "free" and attempt == 1
                 checks.that("a token means one attempt", good, f"{token}: {was} and {(key, attempt)}", key)
 
 
@@ -351,6 +352,21 @@ def check_fencing(checks, history):
         later = [g for g in grants if g["token"] != call["token"] and last < g["t0"] and g["t1"] < call["t0"]]
         checks.that("no attempt is heard after its successor", not later,
                     lambda: f"{call['id']}: {call['f']} by {call['token'][:8]} succeeds, and {later[0]['token'][:8]} was granted before", call["id"])
+
+
+def check_lost(checks, history):
+    """Whose lease was lost has lost its token for good, while the key is remembered."""
+    told = {}
+    for call in history.calls:
+        if call.get("err") == "ID001" and call["client"] == "lease":
+            told[call["id"], call["token"]] = min(call["t1"], told.get((call["id"], call["token"]), float("inf")))
+    for call in history.calls:
+        if call["f"] not in ("reserve", "complete", "renew", "release", "checkpoint") or "out" not in call:
+            continue
+        since = told.get((call["id"], call.get("token") or call.get("mine")))
+        if since is not None and call["t0"] > since:
+            checks.that("a lost token stays lost", call["f"] == "reserve" and call["out"] != "new",
+                        f"{call['id']}: {call['f']} with {call['token'] and call['token'][:8]}: {call['out']}", call["id"])
 
 
 def check_accepted(checks, history):
@@ -581,6 +597,7 @@ def main(directory, phases=None):
     check_attempts(checks, history)
     check_rush(checks, history)
     check_fencing(checks, history)
+    check_lost(checks, history)
     check_accepted(checks, history)
     check_leases(checks, history)
     check_presence(checks, history)

@@ -198,13 +198,13 @@ class Client:
 
     # ---- calls
 
-    def reserve(self, client, key, lease=None, token=None, wait=None, retention=None, fp=None):
+    def reserve(self, client, key, lease=None, token=None, wait=None, retention=None, fp=None, **more):
         request = request_of(client, key)
         if fp is None and self.rng.random() < 0.3:
             fp = hashlib.sha256(json.dumps(json.loads(request), sort_keys=True, separators=(",", ":")).encode()).digest()
         noted, rows = self.call(
             "reserve", client, key, RESERVE, client, key, None if fp is None else "\\x" + fp.hex(), lease, retention,
-            wait, token, request, mine=token, lease=lease, retention=retention, wait=wait)
+            wait, token, request, mine=token, lease=lease, retention=retention, wait=wait, **more)
         row = rows[0]
         noted.update(
             out=row[0].decode(),
@@ -355,7 +355,9 @@ class Client:
         if rng.random() < 0.3:
             self.owner("checkpoint", "checkpoint", client, key, token,
                        "SELECT idem_checkpoint($1, $2, $3::uuid, $4, $5::jsonb)", f"charging {attempt}", '{"step": 1}')
-        if not self.toil(client, key, token, lease) and rng.random() < 0.7:
+        if not self.toil(client, key, token, lease) and rng.random() < 0.8:
+            if rng.random() < 0.6:
+                self.come_back(client, key, token)
             return  # was told that the lease is lost, and mostly believes it
         charge = self.charge(client, key, token, attempt)
         if charge is None or rng.random() < 0.08:
@@ -366,6 +368,21 @@ class Client:
             self.answer_with_effect(client, key, token, attempt, work)
         else:
             self.answer_alone(client, key, token, attempt, work)
+
+    def come_back(self, client, key, token):
+        """Try again for the key, with the token that was lost; and what is left of the first try answers nevertheless."""
+        for _ in range(8):
+            fate, got = self.attempt("come back", None, lambda: self.reserve(client, key, lease="0.2 s", token=token, back=True))
+            if fate == "committed" and got["out"] != "in_flight" or time.monotonic() > self.until:
+                break
+            self.pause(0.3)
+        else:
+            return
+        work = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+        if client == "lease":
+            self.attempt("zombie", None, lambda: self.complete(client, key, token, work, work))
+        if fate == "committed" and got["out"] == "new":
+            self.work(client, key, got["token"], got["attempt"], 0.2, got["recovery"])
 
     def toil(self, client, key, token, lease):
         """The work takes its time, often longer than the lease, with or without a heartbeat."""
@@ -422,7 +439,8 @@ class Client:
                 continue
             if fate != "unknown":
                 break
-        if self.rng.random() < 0.3:
+        told = fate == "committed" or self.record.get("err", "").startswith("ID")
+        if told and self.rng.random() < 0.3:
             self.misuse(client, key, token, work)
 
     def answer_with_effect(self, client, key, token, attempt, work):
@@ -443,9 +461,17 @@ class Client:
                 return
             if fate == "aborted":
                 continue
-            fate, got = self.attempt("ask", None, lambda: self.reserve(client, key, lease="0.3 s", token=token))
-            if fate == "committed" and (got["out"] != "new" or got["token"] != token or got["attempt"] != attempt):
+            got = self.ask(client, key, token)
+            if got is None or got["out"] != "new" or got["token"] != token or got["attempt"] != attempt:
                 return
+
+    def ask(self, client, key, token):
+        """What became of the key. Not to be told is no answer: who went on would do everything once more."""
+        for _ in range(20):
+            fate, got = self.attempt("ask", None, lambda: self.reserve(client, key, lease="0.3 s", token=token))
+            if fate == "committed":
+                return got
+        return None
 
     def misuse(self, client, key, token, work):
         """What an owner may do again, and what it may not do any more."""

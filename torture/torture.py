@@ -475,6 +475,7 @@ def main():
     parser.add_argument("--seed", default=None)
     parser.add_argument("--directory", help="where everything goes, and stays; must be new")
     parser.add_argument("--no-nemesis", dest="nemesis", action="store_false")
+    parser.add_argument("--no-settle", dest="settle", action="store_false", help="judge the histories alone, not what becomes of every key")
     options = parser.parse_args()
     options.seed = options.seed or str(random.SystemRandom().randrange(10**6))
     kept = options.directory is not None
@@ -487,7 +488,7 @@ def main():
 
     run = Run(options)
     try:
-        for phase in run.prepare, run.torture, run.settle_somehow, run.collect:
+        for phase in run.prepare, run.torture, *([run.settle_somehow] if options.settle else []), run.collect:
             began = time.monotonic()
             phase()
             run.phases[phase.__name__] = round(time.monotonic() - began, 1)
