@@ -113,8 +113,8 @@ def main():
                 report.figure(f"new key at {size:,} / at {SMALL:,}, the first {FRESH} of a session", anew_ratio, 2)
                 report.figure(f"new key at {size:,}, warm session: CPU", warm["large"], 1, "µs")
                 report.figure(f"index at {size:,}", index / 1e6, 1, "MB")
-                for count, bytes_per_key in zip(BETWEEN_CHECKPOINTS, wal_here):
-                    report.figure(f"WAL per key at {size:,}, {count:,} keys between two checkpoints", bytes_per_key, 0, "B")
+                for keys, bytes_per_key in zip(BETWEEN_CHECKPOINTS, wal_here):
+                    report.figure(f"WAL per key at {size:,}, {keys:,} keys between two checkpoints", bytes_per_key, 0, "B")
                 cost.append([size, *warm_ratio])
                 wal.append([size, *wal_here])
                 first.append([size, *anew_ratio])

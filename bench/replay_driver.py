@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Replay, through a driver: beside a prepared SELECT of the same row, hand-written SQL, and Redis GET."""
+"""Replay, through a driver: beside a prepared SELECT of the same row and Redis GET."""
 
 import shutil
 
-from suite import ANSWER, FINGERPRINT, Redis, Report, Server, drive, driver, ratios, take_turns
+from suite import ANSWER, Redis, Report, Server, drive, driver, ratios, take_turns
 
 KEYS = 1000
 SELECT = r"""\set k random(1, 1000)

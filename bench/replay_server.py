@@ -43,10 +43,11 @@ def main():
         nothing = samples.pop("nothing")
         net = {name: [a - b for a, b in zip(values, nothing)] for name, values in samples.items()}
 
-        report.target("replay / the same through SPI", ratios(net["idem"], net["SPI"]), "<=", 0.22)
+        report.target("replay / the same through SPI, inserting first as for new keys",
+                      ratios(net["idem"], net["SPI, inserting first"]), "<=", 0.22)
+        report.target("replay / the same through SPI, reading first", ratios(net["idem"], net["SPI"]), "<=", 0.22)
         for name, values in net.items():
             report.figure(f"{name}: a replay, CPU", values, 2, "µs")
-        report.figure("replay / the same through SPI, inserting first", ratios(net["idem"], net["SPI, inserting first"]), 2)
         report.figure("replay / the same in PL/pgSQL", ratios(net["idem"], net["PL/pgSQL"]), 2)
         report.data("cost", [[name, *values] for name, values in net.items()])
 
