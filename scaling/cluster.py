@@ -51,7 +51,7 @@ class Etcd(parts.Program):
                 "--listen-client-urls", f"http://127.0.0.1:{port}", "--advertise-client-urls", f"http://127.0.0.1:{port}",
                 "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
                 "--initial-cluster", everybody, "--initial-cluster-state", "new", "--initial-cluster-token", token,
-                "--heartbeat-interval", "300", "--election-timeout", "3000", "--logger", "zap", "--log-level", "error", "--unsafe-no-fsync"])
+                "--enable-v2", "--heartbeat-interval", "300", "--election-timeout", "3000", "--logger", "zap", "--log-level", "error", "--unsafe-no-fsync"])
             member.port = port
             members.append(member)
         return members
@@ -102,8 +102,9 @@ listen etcd
             "name": self.name,
             "restapi": {"listen": f"127.0.0.1:{self.rest}", "connect_address": f"127.0.0.1:{self.gate_rest}",
                         "authentication": {"username": "patroni", "password": secret}},
-            # as proxies, or Patroni would ask etcd for the members and go past the gate
-            "etcd3": {"hosts": [f"127.0.0.1:{self.gate_etcd}"], "use_proxies": True},
+            # as proxies, or Patroni would ask etcd for the members and go past the gate; and by etcd's version 2 protocol: with
+            # version 3, Patroni 3.0.2 takes the lock back by an unconditional write, from whoever has it by then
+            "etcd": {"hosts": [f"127.0.0.1:{self.gate_etcd}"], "use_proxies": True},
             "bootstrap": {
                 "dcs": self.cluster.dynamic(),
                 "initdb": [{"encoding": "UTF8"}, {"locale": "C"}, "data-checksums", "no-sync"],
