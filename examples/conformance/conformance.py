@@ -210,8 +210,8 @@ class Request:
         text = (body or self.body).replace("{reference}", self.reference)
         return url or self.url, options.path, headers, text.encode()
 
-    def send_and_hang_up(self):
-        """The request is out, and nobody waits for the answer."""
+    def send_only(self):
+        """The request is out, and nobody waits for the answer. Gives the connection, to be closed."""
         url, path, headers, body = self.wire([self.key])
         address = urlsplit(url)
         head = "".join(f"{name}: {value}\r\n" for name, value in headers)
@@ -219,8 +219,8 @@ class Request:
             f"POST {address.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {address.netloc}\r\n{head}"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        with socket.create_connection((address.hostname, address.port), PATIENCE) as connection:
-            connection.sendall(text.encode() + body)
+        connection = socket.create_connection((address.hostname, address.port), PATIENCE)
+        connection.sendall(text.encode() + body)
         return connection
 
     def retry(self, url=None):
@@ -419,7 +419,7 @@ def invalid(suite):
 @check("-", "the client hangs up before the answer: a retry gets it")
 def hung_up(suite):
     request = Request(suite)
-    request.send_and_hang_up()
+    request.send_only().close()
     answer = request.retry()
     want(200 <= answer.status < 300, f"{answer}")
     suite.is_replay(request.send(), answer)
@@ -430,8 +430,8 @@ def hung_up(suite):
 def hung_up_in_the_middle(suite):
     request = Request(suite)
     with suite.held() as hold:
-        request.send_and_hang_up()
-        hold.reached()
+        with request.send_only():
+            hold.reached()
         hold.release()
     answer = request.retry()
     want(200 <= answer.status < 300, f"{answer}")
