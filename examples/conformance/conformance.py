@@ -119,6 +119,13 @@ class Instance:
             command, shell=True, env=environment, stdout=sys.stderr, stdin=subprocess.DEVNULL, start_new_session=True
         )
         self.url = None
+        try:
+            self.wait_for(port)
+        finally:
+            if not self.url:
+                self.kill()
+
+    def wait_for(self, port):
         deadline = time.monotonic() + PATIENCE
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
@@ -127,7 +134,6 @@ class Instance:
                 return
             except OSError:
                 time.sleep(0.05)
-        self.kill()
 
     def kill(self):
         """kill -9 of all its processes: no exception, no rollback, no goodbye."""
@@ -636,6 +642,7 @@ def parse_arguments():
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of every `finally`
     options = parse_arguments()
     suite = Suite(options)
     if options.url:

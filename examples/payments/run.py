@@ -6,6 +6,7 @@ usage: run.py [--pooler] [--all | LANGUAGE...]
 import atexit
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -135,6 +136,7 @@ def judge(command, resource, port, provider, hooks, **settings):
     suite = subprocess.Popen(
         [sys.executable, SUITE, *arguments], cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=LOG, text=True
     )
+    atexit.register(suite.terminate)
     for line in suite.stdout:
         line = line.rstrip()
         verdict, _, name = line.partition(" - ")
@@ -183,6 +185,7 @@ def run_all_wrong(*arguments):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what it has started, too
     arguments = sys.argv[1:]
     languages = [name for name in SERVICES if name in arguments or "--all" in arguments] or ["python"]
     provider = start("provider.py")
