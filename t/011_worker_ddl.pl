@@ -176,8 +176,6 @@ is(error_of('postgres', 'DROP DATABASE long'),
 # And while there is nothing to sweep, and nobody at work
 
 add_database($node, 'idle');
-expire($node, 'idle', 10);
-wait_swept($node, 'idle');
 $node->poll_query_until('postgres',
 	"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'idem worker'");
 for my $sql (
