@@ -97,13 +97,16 @@ my $found = 0;
 for my $round (1 .. 5)
 {
 	expire($node, 'one', 20_000);
-	my $worker = worker_pid($node);
+	my $walking = q{
+FROM pg_stat_activity WHERE backend_type = 'idem worker' AND datname = 'one' AND query ~ ' [1-9][0-9]* expired keys removed'};
+	$node->poll_query_until('postgres', "SELECT count(*) > 0 $walking");
+	my $worker = $node->safe_psql('postgres', "SELECT pid $walking");
 	$node->safe_psql('one',
 		"SELECT FROM idem_reserve('lease', '$round', '\\x01', '1 ms')");
 	$node->poll_query_until('one', q{
 SELECT count(*) > 0 FROM (TABLE idem_reminder_1 UNION ALL TABLE idem_reminder_2) r
 WHERE client = 'lease' AND announced});
-	$found = process_pid($node, 'idem worker') eq $worker;
+	$found = $worker ne '' && process_pid($node, 'idem worker') eq $worker;
 	last if $found;
 }
 ok($found, 'a lease that ends during a visit is found by that visit');
