@@ -182,8 +182,17 @@ is( $standby->safe_psql(
 	),
 	0, 'after all are sent again, nothing was done twice');
 
-# What a standby never received is not known there; the token of the old
-# primary is worth nothing
+$standby->safe_psql('postgres',
+	"CREATE TABLE drawn AS SELECT token FROM generate_series(1, 2000) i, idem_reserve('drawn', i::text, $fp)");
+is( $standby->safe_psql(
+		'postgres', q{
+SELECT count(*), count(DISTINCT token),
+       count(*) FILTER (WHERE token IN (SELECT proof::uuid FROM told WHERE kind = 'held' UNION ALL SELECT token FROM idem_key WHERE client <> 'drawn'))
+  FROM drawn}),
+	'2000|2000|0', 'no token is drawn again after the promotion');
+
+# What a standby never received is not known there, neither a lease nor an
+# answer, though it was acknowledged; the token of the old primary is worth nothing
 
 $standby->safe_psql('postgres', 'ALTER SYSTEM RESET synchronous_standby_names');
 $standby->backup('backup');
@@ -194,6 +203,9 @@ $standby->wait_for_catchup($third, 'replay', $standby->lsn('insert'));
 $third->stop;
 my ($outcome, $lost) = reserve($standby, "'c', 'lost', $fp, '1 h'");
 is($outcome, 'new', 'a reservation that is not replicated');
+$standby->safe_psql('postgres',
+	"SELECT idem_complete('c', 'lost answer', token, 201, 'acknowledged') FROM idem_reserve('c', 'lost answer', $fp)");
+is(outcome($standby, "'c', 'lost answer', $fp"), 'replay|', 'nor is an answer');
 $standby->stop('immediate');
 $third->start;
 $third->promote;
@@ -202,6 +214,8 @@ is("$again $attempt", 'new 1', 'is free after the failover');
 isnt($token, $lost, 'under another token');
 is(sqlstate($third, "SELECT idem_complete('c', 'lost', '$lost', 200)"),
 	'ID001', 'the zombie is refused');
+is(outcome($third, "'c', 'lost answer', $fp"),
+	'new|1', 'an answer that only the old primary had is forgotten');
 is($third->safe_psql('postgres', $answers), $answered, 'replay, two failovers later');
 
 # The sweeper is there by itself
