@@ -479,6 +479,21 @@ Consider(Pass *pass, TupleTableSlot *slot)
 }
 
 /*
+ * Has the reminder's transaction ended as far as the pass's snapshot knows?
+ * If not, the key would be judged as it was before that transaction, and the
+ * reminder taken for one that is not needed.  A later pass will see both.
+ */
+static bool
+Settled(Pass *pass, TupleTableSlot *slot)
+{
+	bool		isnull;
+	TransactionId xmin = DatumGetTransactionId(slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull));
+
+	return TransactionIdIsCurrentTransactionId(xmin) ||
+		!XidInMVCCSnapshot(xmin, pass->snapshot);
+}
+
+/*
  * Read one table through, as it is now.  No snapshot: it is a whole table, and
  * in SERIALIZABLE that would be a conflict with everybody who writes to it.
  */
@@ -500,7 +515,8 @@ ReadTable(Pass *pass)
 
 		CHECK_FOR_INTERRUPTS();
 		slot_getallattrs(slot);
-		pass->consider(pass, slot);
+		if (Settled(pass, slot))
+			pass->consider(pass, slot);
 		MemoryContextSwitchTo(before);
 		MemoryContextReset(each);
 	}
