@@ -656,7 +656,8 @@ WatchClock(int64 now)
 	if (IdemMonotonicTime() - now > IDEM_CLOCK_TOLERANCE / 2)
 		return;					/* we were stopped in between */
 
-	if (clock_offset != 0 && Abs(jump) > IDEM_CLOCK_TOLERANCE)
+	if (clock_offset != 0 &&
+		(jump > IDEM_CLOCK_TOLERANCE || jump < -IDEM_CLOCK_TOLERANCE))
 	{
 		clock_lead = Max(clock_lead + jump, 0);
 		clock_believed = now + Min(clock_lead, CLOCK_PATIENCE);
