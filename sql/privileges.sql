@@ -4,10 +4,11 @@ CREATE ROLE regress_idem_nobody;
 CREATE ROLE "regress_idem App" LOGIN;
 CREATE ROLE regress_idem_monitor;
 
--- Everything of the extension that can be granted, and what a role has of it.
+-- Everything of the extension that can be granted, and what a role has of it. (An array has its element's privileges.)
 CREATE TEMP VIEW object AS
 SELECT CASE classid WHEN 'pg_proc'::regclass THEN 'function ' || objid::regproc WHEN 'pg_type'::regclass THEN 'type ' || objid::regtype ELSE 'table ' || objid::regclass END AS object, classid, objid
 FROM pg_depend WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idem')
+ AND NOT EXISTS (SELECT FROM pg_type WHERE classid = 'pg_type'::regclass AND pg_type.oid = objid AND typelem <> 0)
 UNION ALL
 SELECT 'row type ' || c.oid::regclass, 'pg_type'::regclass, reltype
 FROM pg_depend JOIN pg_class c ON c.oid = objid WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idem')
