@@ -79,8 +79,14 @@ is($primary->safe_psql('postgres', $retry),
 
 # The primary dies, and the standby never heard of it.
 $primary->stop('immediate');
+my ($postmaster) = slurp_file($standby->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 $standby->kill9;
 kill 'KILL', $receiver;
+for (1 .. 600)    # until it is gone, a start would take it for the one that it started
+{
+	last unless kill 0, $postmaster;
+	select undef, undef, undef, 0.1;
+}
 for (1 .. 600)    # its other processes take a moment to notice
 {
 	last if $standby->start(fail_ok => 1);
