@@ -14,9 +14,11 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/xact.h"
 #include "change.h"
 #include "compat.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -157,6 +159,23 @@ IdemRowUpdate(IdemTable *table, IdemRow *row)
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	return result == TM_Ok;
+}
+
+/*
+ * Prune the page that this version is on, if it is nearly full.
+ *
+ * New keys are inserted without a look at the page they come to, so that nobody
+ * would ever prune it, and each would leave room for two rows behind.  Now that
+ * the second version is there, the page is as full as it gets, and the first
+ * ones of transactions that have ended make room for the next keys.
+ */
+void
+IdemRowPrunePage(IdemTable *table, const IdemRow *row)
+{
+	Buffer		buffer = ReadBuffer(table->rel, ItemPointerGetBlockNumber(&row->tid));
+
+	heap_page_prune_opt(table->rel, buffer);
+	ReleaseBuffer(buffer);
 }
 
 /*

@@ -14,6 +14,7 @@
 
 extern bool IdemRowInsert(IdemTable *table, IdemRow *row);
 extern bool IdemRowUpdate(IdemTable *table, IdemRow *row);
+extern void IdemRowPrunePage(IdemTable *table, const IdemRow *row);
 extern bool IdemRowDelete(IdemTable *table, ItemPointer tid);
 extern TM_Result IdemRowReplace(IdemTable *table, IdemRow *row,
 								LockWaitPolicy policy,

@@ -657,6 +657,8 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 		SetOrNull(row, IDEM_COL_BODY, answer->body);
 		IdemRowSetNull(row, IDEM_COL_LOST_TOKENS);
 		done = stored = IdemRowUpdate(&table, row);
+		if (done && row->own)
+			IdemRowPrunePage(&table, row);
 		if (done)
 			IdemReminderDone(table.rel, &judged);
 	}
