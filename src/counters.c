@@ -107,6 +107,37 @@ InitTally(IdemTally *tally)
 			pg_atomic_init_u64(&tally->stripes[i].counts[j], 0);
 }
 
+/* Add up one database's counters */
+static void
+AddUp(IdemTally *tally, IdemTotals *totals)
+{
+	int			i;
+	int			j;
+
+	memset(totals, 0, sizeof(IdemTotals));
+	totals->database = tally->database;
+	totals->reset = tally->reset;
+	totals->pass = tally->pass;
+	for (i = 0; i < IDEM_STRIPES; i++)
+		for (j = 0; j < IDEM_NCOUNTERS; j++)
+			totals->counts[j] += pg_atomic_read_u64(&tally->stripes[i].counts[j]);
+}
+
+/* Those of all databases that have a tally; the caller sees to the lock */
+static int
+CollectTallies(IdemTotals *totals, int max)
+{
+	int			n = 0;
+	int			i;
+
+	for (i = 0; i < idem_shared->ntallies && n < max; i++)
+	{
+		if (OidIsValid(idem_shared->tallies[i].database))
+			AddUp(&idem_shared->tallies[i], &totals[n++]);
+	}
+	return n;
+}
+
 /* ----------
  * The file
  * ----------
@@ -163,14 +194,19 @@ WriteTallies(FILE *file)
 
 	if (totals == NULL)
 		return false;
-	header.n = IdemReadTallies(totals, idem_shared->ntallies);
+	header.n = CollectTallies(totals, idem_shared->ntallies);
 	written = fwrite(&header, sizeof(header), 1, file) == 1 &&
 		fwrite(totals, sizeof(IdemTotals), header.n, file) == header.n;
 	free(totals);
 	return written;
 }
 
-/* The server shuts down: keep the counters, unless that is because of a crash */
+/*
+ * The server shuts down: keep the counters, unless that is because of a crash.
+ * All others have left, so there is nobody to lock out; and one who was killed
+ * by an immediate shutdown may have left holding the lock, for which the
+ * postmaster, of all processes, could not wait.
+ */
 static void
 SaveTallies(int code, Datum arg)
 {
@@ -368,35 +404,14 @@ IdemReportPass(const IdemPass *pass)
 	LWLockRelease(idem_shared->lock);
 }
 
-/* Add up one database's counters */
-static void
-AddUp(IdemTally *tally, IdemTotals *totals)
-{
-	int			i;
-	int			j;
-
-	memset(totals, 0, sizeof(IdemTotals));
-	totals->database = tally->database;
-	totals->reset = tally->reset;
-	totals->pass = tally->pass;
-	for (i = 0; i < IDEM_STRIPES; i++)
-		for (j = 0; j < IDEM_NCOUNTERS; j++)
-			totals->counts[j] += pg_atomic_read_u64(&tally->stripes[i].counts[j]);
-}
-
 /* All databases' counters, at most so many; returns how many there are */
 int
 IdemReadTallies(IdemTotals *totals, int max)
 {
-	int			n = 0;
-	int			i;
+	int			n;
 
 	LWLockAcquire(idem_shared->lock, LW_SHARED);
-	for (i = 0; i < idem_shared->ntallies && n < max; i++)
-	{
-		if (OidIsValid(idem_shared->tallies[i].database))
-			AddUp(&idem_shared->tallies[i], &totals[n++]);
-	}
+	n = CollectTallies(totals, max);
 	LWLockRelease(idem_shared->lock);
 	return n;
 }

@@ -18,9 +18,9 @@
  * must not be stored for a key that meanwhile became absent to everybody else.
  *
  * Locks, in the order in which they are taken: AccessShareLock on table and
- * index while probing, given back at once; RowExclusiveLock on the table,
- * kept until the transaction ends, and on its indexes for the moment of the
- * change; the speculative insertion lock for the moment of an insertion; the
+ * index while probing, given back at once unless something is written;
+ * RowExclusiveLock on the table, kept until the transaction ends, so that its
+ * later calls lock the index only; the speculative insertion lock for the moment of an insertion; the
  * lock of the row version.  Where the table's second lock (behind somebody's
  * DDL), or a rival, has to be waited for, the table is closed first, and the
  * call starts over.  Only an owner's change waits for its row with the table
@@ -260,22 +260,24 @@ FirstAttempt(IdemRow *row, const IdemReserveArgs *args, TimestampTz now)
 
 /*
  * When to retry: the rest of the lease in whole seconds, rounded up, so that
- * a client that waits for them does not come too early.
+ * a client that waits for them does not come too early.  If the clock has been
+ * set back since the attempt began, the rest is more than there ever was; then
+ * it is the whole of it.
  */
 static int64
-RetryAfter(TimestampTz until, TimestampTz now)
+RetryAfter(const IdemRow *row, TimestampTz now)
 {
-	int64		rest = until - now;
+	int64		rest = IdemRowLeaseUntil(row) - Max(now, IdemRowBeganAt(row));
 
 	return rest <= USECS_PER_SEC ? 1 : (rest + USECS_PER_SEC - 1) / USECS_PER_SEC;
 }
 
-/* Somebody else's row keeps us out for now */
+/* Somebody else keeps us out for now; the seconds are when to come again */
 static bool
-AnswerInFlight(IdemReservation *reservation, TimestampTz until, TimestampTz now)
+AnswerInFlight(IdemReservation *reservation, int64 retry_after)
 {
 	reservation->outcome = IDEM_IN_FLIGHT;
-	reservation->retry_after = RetryAfter(until, now);
+	reservation->retry_after = retry_after;
 	return true;
 }
 
@@ -373,7 +375,7 @@ MeetRival(Patience *patience, const IdemProbe *probe, TimestampTz now,
 		return false;
 	}
 	if (now >= patience->deadline)
-		return AnswerInFlight(reservation, now, now);
+		return AnswerInFlight(reservation, 1);
 	BeginToWait(patience);
 	IdemWaitForTransaction(rival, patience->since, patience->deadline);
 	return false;
@@ -391,7 +393,7 @@ MeetLease(Patience *patience, const IdemProbe *probe, TimestampTz now,
 	TimestampTz until = IdemRowLeaseUntil(&probe->row);
 
 	if (now >= patience->deadline || probe->row.own)
-		return AnswerInFlight(reservation, until, now);
+		return AnswerInFlight(reservation, RetryAfter(&probe->row, now));
 	BeginToWait(patience);
 	if (TransactionIdIsValid(probe->changer))
 		IdemWaitForTransaction(probe->changer, patience->since,
@@ -409,7 +411,7 @@ static bool
 MeetLocker(Patience *patience, TimestampTz now, IdemReservation *reservation)
 {
 	if (now >= patience->deadline)
-		return AnswerInFlight(reservation, now, now);
+		return AnswerInFlight(reservation, 1);
 	BeginToWait(patience);
 	IdemPause(now - patience->since, patience->deadline);
 	return false;
@@ -1061,7 +1063,7 @@ IdemStoreForesee(const IdemKeyRef *ref, bytea *fingerprint,
 			break;
 		case VERDICT_LIVE:
 			forecast->outcome = IDEM_IN_FLIGHT;
-			forecast->retry_after = RetryAfter(IdemRowLeaseUntil(row), now);
+			forecast->retry_after = RetryAfter(row, now);
 			break;
 		case VERDICT_MISMATCH:
 			forecast->outcome = IDEM_MISMATCH;
