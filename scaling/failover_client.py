@@ -39,12 +39,8 @@ class Client(client.Client):
 
     def setup(self):
         try:
-            self.db.query("SET application_name = 'torture'")
-            if self.rng.random() < 0.3:
-                self.db.query(f"SET lock_timeout = {self.rng.choice([50, 300])}")
-            if self.rng.random() < 0.2:
-                self.db.query(f"SET statement_timeout = {self.rng.choice([200, 1000])}")
-        except (wire.Lost, wire.Failed):
+            super().setup()
+        except wire.Failed:
             self.drop()
 
     def attempt(self, op, iso, body):
