@@ -77,11 +77,13 @@ DROP FUNCTION test.leak;
 -- Nobody grants what is not theirs to grant.
 GRANT EXECUTE ON FUNCTION idem_grant TO regress_idem_monitor;
 GRANT EXECUTE ON FUNCTION idem_revoke TO regress_idem_monitor;
-SET client_min_messages = error;
 SET ROLE regress_idem_monitor;
-SELECT test.sqlstate($$SELECT idem_grant('regress_idem_nobody')$$);
+-- neither what it does not have, nor what it has and may not pass on, nor can it take anything back
+SELECT state, message, hint FROM test.failure($$SELECT idem_grant('regress_idem_nobody')$$);
+SELECT state, message FROM test.failure($$SELECT idem_grant('regress_idem_nobody', true)$$);
+SELECT state, message FROM test.failure($$SELECT idem_revoke('"regress_idem App"')$$);
 RESET ROLE;
-RESET client_min_messages;
+SELECT count(*) AS still FROM pg_temp.has('regress_idem App');
 SELECT * FROM pg_temp.has('regress_idem_nobody');
 REVOKE EXECUTE ON FUNCTION idem_grant, idem_revoke FROM regress_idem_monitor;
 

@@ -79,6 +79,37 @@ AppendNames(StringInfo command, Oid nsp, const char *const *names)
 						 quote_qualified_identifier(schema, names[i]));
 }
 
+/*
+ * The caller must be able to grant what is granted or taken back.  To one who
+ * has a privilege but may not pass it on GRANT and REVOKE say so in a warning,
+ * and do nothing.
+ */
+static void
+CheckMayGrant(Oid nsp, const char *const *functions)
+{
+	StringInfoData query;
+	int			i;
+
+	initStringInfo(&query);
+	appendStringInfo(&query,
+					 "SELECT p.proname FROM pg_catalog.pg_proc p"
+					 " WHERE p.pronamespace OPERATOR(pg_catalog.=) '%u'::pg_catalog.oid"
+					 " AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE WITH GRANT OPTION')"
+					 " AND p.proname OPERATOR(pg_catalog.=) ANY ('{", nsp);
+	for (i = 0; functions[i] != NULL; i++)
+		appendStringInfo(&query, "%s%s", i > 0 ? "," : "", functions[i]);
+	appendStringInfoString(&query, "}'::pg_catalog.name[]) ORDER BY p.proname USING OPERATOR(pg_catalog.<) LIMIT 1");
+
+	if (SPI_execute(query.data, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not execute \"%s\"", query.data);
+	if (SPI_processed > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to grant or revoke function %s",
+						SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1)),
+				 errhint("The owner of the extension can do that.")));
+}
+
 /* Run "GRANT privilege ON kind names TO role", or the REVOKE of it */
 static void
 Change(Oid nsp, bool grant, const char *privilege, const char *kind,
@@ -119,6 +150,7 @@ idem_grant(PG_FUNCTION_ARGS)
 	bool		monitor = !PG_ARGISNULL(1) && PG_GETARG_BOOL(1);
 
 	SPI_connect();
+	CheckMayGrant(nsp, monitor ? monitor_functions : application_functions);
 	Change(nsp, true, "USAGE", "SCHEMA", NULL, role);
 	if (monitor)
 	{
@@ -142,6 +174,8 @@ idem_revoke(PG_FUNCTION_ARGS)
 	const char *role = RoleArg(fcinfo);
 
 	SPI_connect();
+	CheckMayGrant(nsp, application_functions);
+	CheckMayGrant(nsp, monitor_functions);
 	Change(nsp, false, "EXECUTE", "FUNCTION", application_functions, role);
 	Change(nsp, false, "USAGE", "TYPE", application_types, role);
 	Change(nsp, false, "EXECUTE", "FUNCTION", monitor_functions, role);
