@@ -96,12 +96,11 @@ CompareMembers(Comparison *comparison, const char *path, JsonbContainer *object,
 			   JsonbContainer *other, bool missing)
 {
 	JsonbIterator *iterator = JsonbIteratorInit(object);
-	JsonbIteratorToken token;
 	JsonbValue	key;
 	JsonbValue	value;
 
 	(void) JsonbIteratorNext(&iterator, &key, true);	/* the object begins */
-	while ((token = JsonbIteratorNext(&iterator, &key, true)) == WJB_KEY)
+	while (JsonbIteratorNext(&iterator, &key, true) == WJB_KEY)
 	{
 		JsonbValue *found = getKeyJsonValueFromContainer(other, key.val.string.val,
 														 key.val.string.len, NULL);
