@@ -291,12 +291,15 @@ IdemWaitForTransaction(TransactionId xid, TimestampTz since,
 void
 IdemPause(int64 waited_us, TimestampTz until)
 {
+	static uint32 wait_event = 0;
 	int64		us = Min(Max(waited_us / 16, MIN_PAUSE_US), MAX_PAUSE_US);
 
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("IdemLease");
 	us = us / 2 + (int64) (pg_prng_double(&pg_global_prng_state) * us);
 	us = Min(us, until - GetCurrentTimestamp());
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 (long) Max(us / 1000, 1), PG_WAIT_EXTENSION);
+					 (long) Max(us / 1000, 1), wait_event);
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }

@@ -24,6 +24,13 @@ WHERE backend_type = 'idem launcher'}),
 	't|idem launcher',
 	'launcher is connected to no database');
 
+# From PostgreSQL 17 on what is waited for has a name.
+my $named = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+my ($launcher_waits, $worker_waits) = $named ? qw(IdemLauncherMain IdemWorkerPace) : qw(Extension Extension);
+ok( $node->poll_query_until('postgres',
+		"SELECT wait_event_type = 'Extension' AND wait_event = '$launcher_waits' FROM pg_stat_activity WHERE backend_type = 'idem launcher'"),
+	"and waits for $launcher_waits");
+
 # Databases with the extension, in any schema, and one without
 
 add_database($node, $_) for qw(one two);
@@ -157,9 +164,9 @@ my $seen = 0;
 for (1 .. 500)
 {
 	my $row = $busy->query_safe(
-		q{
+		qq{
 SELECT coalesce(sum(1), 0), coalesce(sum(1) FILTER (WHERE backend_xmin IS NOT NULL OR xact_start IS NOT NULL), 0)
-FROM pg_stat_activity WHERE backend_type = 'idem worker' AND wait_event_type = 'Extension'});
+FROM pg_stat_activity WHERE backend_type = 'idem worker' AND wait_event_type = 'Extension' AND wait_event = '$worker_waits'});
 	my ($idle, $holding) = split /\|/, $row;
 	$seen += $idle;
 	$held += $holding;

@@ -93,6 +93,11 @@ fsync = off
 	is( $node->safe_psql('postgres', q{
 SELECT count(backend_xid), count(*) FILTER (WHERE wait_event_type = 'Lock') FROM pg_stat_activity WHERE application_name = 'waiter'}),
 		'0|0', "$what: without a transaction id, and for no lock");
+	# From PostgreSQL 17 on what is waited for has a name.
+	my $event = $node->safe_psql('postgres', 'SHOW server_version_num') < 170000 ? 'Extension' : 'IdemLease';
+	ok( $node->poll_query_until('postgres',
+			"SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'waiter' AND wait_event_type = 'Extension' AND wait_event = '$event'"),
+		"$what: which pg_stat_activity calls $event");
 	# A lock to look at the table is given back at once: sooner or later each is seen without. (Where the library
 	# comes late, a look at the configuration leaves one on a view of the catalog.)
 	my $locks = q{FROM pg_locks l WHERE l.pid = a.pid AND locktype <> 'virtualxid' AND relation >= 16384 AND relation <> 'told'::regclass};
