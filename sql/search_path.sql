@@ -50,7 +50,7 @@ SELECT public.idem_checkpoint('path', 'steps', :'token', 'point', '{"b": 2}');
 SELECT pg_catalog.strpos(public.idem_explain('path', 'steps', request => '{"a": 2}'), 'a: 1') OPERATOR(pg_catalog.>) 0 AS explained;
 SELECT public.idem_once('path', 'mark'), public.idem_once('path', 'mark');
 SELECT * FROM public.idem_once_batch('path', '{b,mark,a}');
-SELECT outcome, status_code FROM public.idem_call('path', 'call', 'pg_catalog.jsonb_strip_nulls(jsonb)', '{"a": null}');
+SELECT outcome, status_code FROM public.idem_call('path', 'call', 'test.without_nulls(pg_catalog.jsonb)', '{"a": null}');
 SELECT public.idem_complete_bytes('path', 'steps', :'token', 200, '\x00', '{}');
 SELECT public.idem_pinned_client() IS NULL AS not_pinned, public.idem_canonical_fingerprint('{}') IS NOT NULL AS fingerprint;
 SELECT count(*) OPERATOR(pg_catalog.>) 0 AS stat FROM public.idem_stat;

@@ -47,6 +47,9 @@ BEGIN
     RETURN a_state;
 END $$;
 
+-- A function for idem_call. (PostgreSQL's own from jsonb to jsonb differ between versions.)
+CREATE FUNCTION test.without_nulls(request jsonb) RETURNS jsonb LANGUAGE sql AS $$ SELECT pg_catalog.jsonb_strip_nulls(request) $$;
+
 -- Reserves and answers a key.
 CREATE FUNCTION test.answered(client text, key text, fp bytea, status_code int DEFAULT 200, body text DEFAULT 'done', headers jsonb DEFAULT NULL)
 RETURNS uuid LANGUAGE plpgsql AS $$

@@ -33,7 +33,7 @@ SELECT token FROM idem_reserve('stat', 'released', '\x01') \gset
 SELECT idem_release('stat', 'released', :'token');
 SELECT idem_once('stat', 'mark'), idem_once('stat', 'mark');
 SELECT count(*) FROM idem_once_batch('stat', '{mark,a,b,a}');
-SELECT outcome FROM idem_call('stat', 'call', 'jsonb_strip_nulls(jsonb)', '{}');
+SELECT outcome FROM idem_call('stat', 'call', 'test.without_nulls(jsonb)', '{}');
 SELECT outcome FROM idem_reserve('stat', 'stale', '\x01');
 SELECT test.age('stat', 'stale', '11 min');
 SELECT stale FROM idem_sweep();
