@@ -103,6 +103,9 @@ FROM (SELECT o, row_number() OVER (PARTITION BY d ORDER BY units COLLATE "C") AS
 
 -- Numbers that are short in jsonb and long as text stay short.
 SELECT length(idem_canonical_json(jsonb_agg('1e131071'::jsonb))) FROM generate_series(1, 10000);
+-- Those that are long keep every digit, and so do long strings every character.
+SELECT idem_canonical_json(to_jsonb(repeat('7', n)::numeric)) = '7.' || repeat('7', n - 1) || 'e+' || n - 1 AS exact FROM unnest('{255,256,257,1000}'::int[]) n;
+SELECT idem_canonical_fingerprint(to_jsonb(repeat('x', n))) = sha256(convert_to('"' || repeat('x', n) || '"', 'UTF8')) AS exact FROM unnest('{4093,4094,4095,4096,4097,100000}'::int[]) n;
 
 -- Deep documents: every level counts, and the server's stack limit holds.
 SELECT count(DISTINCT idem_canonical_fingerprint((repeat('[', d) || repeat(']', d))::jsonb)) FROM generate_series(1, 1500) d;

@@ -1,5 +1,5 @@
 -- Whether all is well. Promises: section 4 (idem_health: check_name, ok, detail, remedy).
--- What takes a restart is in t/015_stat.pl.
+-- What takes a restart is in t/032_stat.pl.
 
 CREATE VIEW unwell AS SELECT check_name, detail, remedy FROM idem_health() WHERE NOT ok;
 CREATE FUNCTION of(a_name text) RETURNS text LANGUAGE sql AS $$ SELECT format('%s: %s', ok, detail) FROM idem_health() WHERE check_name = a_name $$;

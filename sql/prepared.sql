@@ -92,3 +92,14 @@ PREPARE TRANSACTION 'idem';
 COMMIT PREPARED 'idem';
 SELECT test.sqlstate(format('SELECT idem_complete(%L, %L, %L, 200)', 'p', 'taken 2', :'theirs'));
 SELECT idem_complete('p', 'taken 2', :'mine', 200);
+
+-- A row that is merely locked, by nobody who is changing it: a wait ends with its time, and then the row is taken over.
+SELECT outcome FROM idem_reserve('p', 'locked', '\x01', token => :'theirs');
+SELECT test.age('p', 'locked', '11 min');
+BEGIN;
+SELECT state FROM idem_lookup('p', 'locked'), (SELECT FROM idem_key WHERE client = 'p' AND key = 'locked' FOR UPDATE) l;
+PREPARE TRANSACTION 'idem';
+SELECT * FROM pg_temp.outcome('locked');
+SELECT * FROM pg_temp.outcome('locked', '\x01', '20 ms');
+ROLLBACK PREPARED 'idem';
+SELECT * FROM pg_temp.outcome('locked', '\x01', '20 ms');

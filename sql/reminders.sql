@@ -133,3 +133,15 @@ SELECT outcome FROM idem_reserve('r', 'other table', '\x01');
 RESET lock_timeout;
 SELECT count(*) FROM idem_reminder_2 WHERE key = 'other table';
 ROLLBACK PREPARED 'emptying';
+-- unless somebody holds both, on purpose: then the commit waits, as for any lock, and fails with it
+BEGIN;
+LOCK TABLE idem_reminder_1, idem_reminder_2 IN SHARE MODE;
+PREPARE TRANSACTION 'both';
+SET lock_timeout = '50 ms';
+\set VERBOSITY sqlstate
+SELECT outcome FROM idem_reserve('r', 'no table', '\x01');
+\set VERBOSITY default
+RESET lock_timeout;
+SELECT state FROM idem_lookup('r', 'no table');
+ROLLBACK PREPARED 'both';
+SELECT outcome FROM idem_reserve('r', 'no table', '\x01');

@@ -4,13 +4,20 @@
 CREATE SCHEMA evil;
 -- Functions, operators, types and tables of the names that are used inside; each says when it is reached.
 CREATE FUNCTION evil.trap() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the trap was reached'; END $$;
-CREATE FUNCTION evil.text_equal(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() IS NULL $$;
-CREATE FUNCTION evil.time_compare(timestamptz, timestamptz) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() IS NULL $$;
-CREATE FUNCTION evil.bytea_equal(bytea, bytea) RETURNS boolean LANGUAGE sql AS $$ SELECT evil.trap() IS NULL $$;
-CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.text_equal);
-CREATE OPERATOR evil.= (LEFTARG = bytea, RIGHTARG = bytea, FUNCTION = evil.bytea_equal);
-CREATE OPERATOR evil.> (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = evil.time_compare);
-CREATE OPERATOR evil.<= (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = evil.time_compare);
+DO $$
+DECLARE
+    compared text;
+    operator text;
+BEGIN
+    FOREACH compared IN ARRAY '{text,name,bytea,jsonb,timestamptz,interval,uuid,bool,int4,int8,oid}'::text[] LOOP
+        EXECUTE format('CREATE FUNCTION evil.compare(pg_catalog.%1$I, pg_catalog.%1$I) RETURNS boolean LANGUAGE sql AS ''SELECT evil.trap() IS NULL''', compared);
+        FOREACH operator IN ARRAY '{=,<>,<,<=,>,>=}'::text[] LOOP
+            EXECUTE format('CREATE OPERATOR evil.%s (LEFTARG = pg_catalog.%I, RIGHTARG = pg_catalog.%2$I, FUNCTION = evil.compare)', operator, compared);
+        END LOOP;
+    END LOOP;
+END $$;
+CREATE FUNCTION evil.count() RETURNS bigint LANGUAGE sql AS $$ SELECT evil.trap()::bigint $$;
+CREATE FUNCTION evil.format(text, VARIADIC text[]) RETURNS text LANGUAGE sql AS $$ SELECT evil.trap() $$;
 CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT evil.trap()::timestamptz $$;
 CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE sql AS $$ SELECT evil.trap()::timestamptz $$;
 CREATE FUNCTION evil.sha256(bytea) RETURNS bytea LANGUAGE sql AS $$ SELECT evil.trap()::bytea $$;
@@ -29,6 +36,12 @@ CREATE TEMP TABLE idem_state (LIKE public.idem_state);
 CREATE TEMP TABLE idem_keys (client int);
 CREATE TEMP TABLE pg_class (oid oid);
 CREATE TEMP TABLE pg_proc (oid oid);
+-- which functions are called from here on
+SET track_functions = 'all';
+CREATE TEMP VIEW of_idem AS
+    SELECT p.oid, p.proname FROM pg_catalog.pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_catalog.pg_proc'::regclass AND d.deptype = 'e'
+      JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'idem' AND d.refclassid = 'pg_extension'::regclass;
+SELECT count(pg_stat_reset_single_function_counters(oid)) > 20 AS functions FROM of_idem;
 
 SET search_path = pg_temp, evil, pg_catalog;
 SELECT outcome, token FROM public.idem_reserve('path', 'k', '\x01') \gset
@@ -53,7 +66,8 @@ SELECT * FROM public.idem_once_batch('path', '{b,mark,a}');
 SELECT outcome, status_code FROM public.idem_call('path', 'call', 'test.without_nulls(pg_catalog.jsonb)', '{"a": null}');
 SELECT public.idem_complete_bytes('path', 'steps', :'token', 200, '\x00', '{}');
 SELECT public.idem_pinned_client() IS NULL AS not_pinned, public.idem_canonical_fingerprint('{}') IS NOT NULL AS fingerprint;
-SELECT count(*) OPERATOR(pg_catalog.>) 0 AS stat FROM public.idem_stat;
+SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS stat FROM public.idem_stat;
+SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS health FROM public.idem_health();
 SELECT public.idem_stat_reset();
 SELECT public.idem_canonical_json('{"a": 1.0}', '{$.a}', '{$.b}'), public.idem_parse_key('k'), public.idem_provider_key('c', 'k') IS NOT NULL AS provider_key;
 CREATE ROLE regress_idem_path;
@@ -76,6 +90,11 @@ SELECT outcome FROM public.idem_reserve('path', 'wait', '\x01');
 PREPARE TRANSACTION 'path';
 ROLLBACK PREPARED 'path';
 RESET search_path;
+-- no function was left out
+SELECT pg_stat_force_next_flush();
+SELECT proname AS not_called FROM of_idem f WHERE NOT EXISTS (SELECT FROM pg_stat_user_functions s WHERE s.funcid = f.oid AND s.calls > 0);
+RESET track_functions;
+DROP VIEW of_idem;
 -- nothing has got into the tables of the same names
 SELECT (SELECT count(*) FROM pg_temp.idem_key) + (SELECT count(*) FROM evil.idem_key) + (SELECT count(*) FROM pg_temp.idem_reminder_1) + (SELECT count(*) FROM pg_temp.idem_reminder_2) + (SELECT count(*) FROM pg_temp.idem_state) AS caught;
 DROP TABLE pg_temp.pg_class, pg_temp.pg_proc, pg_temp.idem_key, pg_temp.idem_keys, pg_temp.idem_reminder_1, pg_temp.idem_reminder_2, pg_temp.idem_state;
@@ -86,12 +105,22 @@ SELECT outcome FROM public.idem_reserve('path', 'empty', '\x01');
 SELECT count(*) FROM public.idem_keys WHERE client = 'path' AND key = 'empty';
 RESET search_path;
 
--- The extension is created under a hostile path, too.
+-- The extension is created under a hostile path, too, by one who has temporary types and tables of the same names.
 DROP EXTENSION idem;
-SET search_path = evil, pg_catalog;
+CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (evil.trap() IS NULL);
+CREATE DOMAIN pg_temp.timestamptz AS pg_catalog.timestamptz CHECK (evil.trap() IS NULL);
+CREATE DOMAIN pg_temp.uuid AS pg_catalog.uuid CHECK (evil.trap() IS NULL);
+CREATE DOMAIN pg_temp.idem_outcome AS pg_catalog.text CHECK (evil.trap() IS NULL);
+CREATE TEMP TABLE idem_key (client int);
+CREATE TEMP TABLE idem_reminder_1 (client int);
+CREATE TEMP TABLE idem_keys (client int);
+SET search_path = pg_temp, evil, pg_catalog;
 CREATE EXTENSION idem SCHEMA public;
 RESET search_path;
-SELECT outcome FROM idem_reserve('path', 'created', '\x01');
-SELECT key FROM idem_keys;
 SET client_min_messages = warning;
 DROP SCHEMA evil CASCADE;
+DROP DOMAIN pg_temp.text, pg_temp.timestamptz, pg_temp.uuid, pg_temp.idem_outcome CASCADE;
+DROP TABLE pg_temp.idem_key, pg_temp.idem_reminder_1, pg_temp.idem_keys;
+RESET client_min_messages;
+SELECT outcome FROM idem_reserve('path', 'created', '\x01');
+SELECT key FROM idem_keys;

@@ -116,3 +116,7 @@ SELECT count(*) FILTER (WHERE got IS NOT NULL AND got <> doc) > 500 AS tried, co
        count(*) FILTER (WHERE got IS DISTINCT FROM expected) AS wrong
 FROM (SELECT doc, pg_temp.selected(doc, inc, exc) AS got,
              pg_temp.leave(doc, inc IS NULL, pg_temp.nodes(doc, inc), pg_temp.nodes(doc, exc)) AS expected FROM trial) t;
+
+-- A path of many steps, to the one number there is; one step more hits nothing.
+SELECT idem_canonical_json((repeat('{"a":', 40) || '1' || repeat('}', 40))::jsonb, ARRAY[('$' || repeat('.a', 40))::jsonpath]) = repeat('{"a":', 40) || '1' || repeat('}', 40) AS whole,
+       test.sqlstate($$SELECT idem_canonical_json((repeat('{"a":', 40) || '1' || repeat('}', 40))::jsonb, ARRAY[('$' || repeat('.a', 41))::jsonpath])$$);

@@ -27,6 +27,9 @@ my $left = keys_left($primary, 'one');
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 is(process_pid($standby, 'idem launcher'), '', 'no launcher on a standby');
 is(keys_left($standby, 'one'), $left, 'and nothing is swept');
+is( $standby->safe_psql('one', q{SELECT ok, detail FROM idem_health() WHERE check_name IN ('sweeper', 'autovacuum') ORDER BY check_name DESC}),
+	"t|a standby is not swept; sweeping starts with its promotion\nt|dead rows in idem_key: 0",
+	'which idem_health does not complain about');
 is(errors_in_log($standby), '', 'not a word in its log');
 
 $primary->stop('fast');

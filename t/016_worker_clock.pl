@@ -128,6 +128,19 @@ $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 ok(wait_swept($node, 'postgres'), 'believed after a new start');
 is(keys_left($node, 'postgres'), 0, 'then what is over goes');
 
+# No pass for an hour, since somebody keeps writers out of the table
+
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK TABLE idem_key IN SHARE MODE');
+set_clock(5 * 86400 + 3600);
+my $health = q{SELECT ok, regexp_replace(detail, ': \d{4}-.*', '') FROM idem_health() WHERE check_name = 'sweeper'};
+ok( $node->poll_query_until('postgres', $health,
+		'f|the last pass was longer ago than 3 times idem.sweep_interval, which is 100ms'),
+	'idem_health says that the sweep is late');
+$locker->query_safe('ROLLBACK');
+$locker->quit;
+ok($node->poll_query_until('postgres', $health, 't|last pass'), 'and that it is not any more');
+
 # Nothing was damaged
 
 my ($rc) = $node->psql('postgres', 'CREATE EXTENSION amcheck');
