@@ -37,6 +37,10 @@ is(version_in('README.md', qr/^Version (\S+?)\.(?= |$)/m), $full, 'README.md say
 if (-e "$root/debian/changelog")
 {
 	is(version_in('debian/changelog', qr/^idem \((\S+)-[^-\s]+\)/), $full, 'debian/changelog begins with it');
+	foreach my $name (qw(debian/control debian/control.in debian/changelog))
+	{
+		is(version_in($name, qr/^(?:Maintainer:| --) (.*?) <\S+\@\S+>/m), $meta->{maintainer}, "$name and META.json have one maintainer");
+	}
 }
 
 foreach my $image (glob("$root/packaging/Dockerfile*"))
@@ -62,6 +66,7 @@ if (version_in('CHANGELOG.md', qr/^## \S+ (\(not released\))$/m) eq 'none')
 {
 	is($meta->{release_status}, 'stable', 'META.json says that it is released');
 	is(join(' ', grep { !$frozen{$_} } split ' ', $data), '', 'and its scripts are frozen');
+	is(version_in('debian/control', qr/^Maintainer: .*(\@example\.)/m), 'none', 'and somebody reads mail for it') if -e "$root/debian/control";
 }
 else
 {
