@@ -129,6 +129,14 @@ $node->reload;
 ok($node->poll_query_until('postgres', q{SELECT bool_and(ok) FROM idem_health() WHERE check_name IN ('autovacuum', 'durability', 'sweeper')}),
 	'all is well again');
 
+# More dead rows than autovacuum should ever leave; here it is told to leave them.
+$node->safe_psql('postgres', q{ALTER TABLE idem_key SET (autovacuum_vacuum_threshold = 2000000000)});
+is($node->safe_psql('postgres', q{SELECT idem_forget('many')}), 50000, 'many rows are removed');
+ok($node->poll_query_until('postgres', q{SELECT NOT ok AND detail ~ '^\d{5} dead rows in idem_key wait for autovacuum$' AND remedy ~ 'cannot keep up'
+  FROM idem_health() WHERE check_name = 'autovacuum'}), 'autovacuum does not keep up');
+$node->safe_psql('postgres', q{ALTER TABLE idem_key RESET (autovacuum_vacuum_threshold); VACUUM idem_key});
+ok($node->poll_query_until('postgres', q{SELECT ok FROM idem_health() WHERE check_name = 'autovacuum'}), 'it does again');
+
 # No slot for a worker: said by the check as well as by the log.
 $node->append_conf('postgresql.conf', "max_worker_processes = 2\nmax_parallel_workers = 0");
 $node->restart;
@@ -136,6 +144,19 @@ ok($node->poll_query_until('postgres', q{SELECT NOT ok FROM idem_health() WHERE 
 	'no slot for a worker');
 like( $node->safe_psql('postgres', q{SELECT remedy FROM idem_health() WHERE check_name = 'worker_slots'}),
 	qr/max_worker_processes, which is 2/, 'and what to do about it');
+
+# No slot for the launcher either.
+$node->adjust_conf('postgresql.conf', 'max_worker_processes', 0);
+$node->restart;
+like(health('sweeper'), qr/^f\|the launcher does not run$/, 'the launcher does not run');
+
+# A file that cannot be written: the counters begin again, and the log says why.
+mkdir "$file.tmp" or die "$file.tmp: $!";
+my $log = -s $node->logfile;
+$node->restart;
+like(substr(slurp_file($node->logfile), $log), qr/LOG: +could not write file "pg_stat\/idem\.stat\.tmp"/, 'counters cannot be kept');
+is(stat_of('reserved'), 0, 'and begin again');
+rmdir "$file.tmp" or die "$file.tmp: $!";
 
 # Without preloading.
 $node->adjust_conf('postgresql.conf', 'shared_preload_libraries', undef);

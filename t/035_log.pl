@@ -13,10 +13,13 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# Which statements there were is for pg_stat_statements to say, where it is.
+my ($pkglibdir) = `pg_config --pkglibdir` =~ /(.*)/;
+my $statements = -e "$pkglibdir/pg_stat_statements.so";
+
 # Parameters of statements are the server's to log, or not (SECURITY.md).
 my $node = new_idem_server(
-	'log', q{
-shared_preload_libraries = 'idem, auto_explain'
+	'log', "shared_preload_libraries = '" . ($statements ? 'pg_stat_statements, ' : '') . "idem, auto_explain'" . q{
 log_statement = all
 log_duration = on
 log_error_verbosity = verbose
@@ -39,7 +42,7 @@ idem.retention = '3 s'
 my $token = '5ec4e75e-0000-4000-8000-00000000aaaa';
 $node->safe_psql(
 	'postgres', qq{
-SET log_statement = none; SET log_min_messages = panic; SET auto_explain.log_min_duration = -1; SET log_duration = off; SET log_min_error_statement = panic;
+SET log_statement = none; SET log_min_messages = panic; SET auto_explain.log_min_duration = -1; SET log_duration = off; SET log_min_error_statement = panic; SET pg_stat_statements.track = none;
 CREATE TABLE secret AS
 SELECT 'sesame-body'::text AS body, '{"x": "sesame-header"}'::jsonb AS headers, '{"pin": "sesame-request"}'::jsonb AS request,
        '{"step": "sesame-data"}'::jsonb AS data, '$token'::uuid AS token, '"sesame-scalar"'::jsonb AS scalar, repeat('sesame-large', 2000) AS large,
@@ -103,6 +106,14 @@ like($err, qr/$_/, "there was an error $_") foreach qw(ID001 ID002 ID003 54000 5
 unlike($err, qr/sesame|$token/, 'no error shows what is kept');
 like($out, qr/completed/, 'the views show keys');
 unlike($out, qr/sesame|$token/, 'and nothing of what is kept');
+
+if ($statements)
+{
+	$node->safe_psql('postgres', 'CREATE EXTENSION pg_stat_statements');
+	$out = $node->safe_psql('postgres', 'SELECT query FROM pg_stat_statements');
+	like($out, qr/idem_complete/, 'pg_stat_statements has the calls');
+	unlike($out, qr/sesame|$token/, 'and nothing of what is kept');
+}
 
 # The worker removes it all, which is logged as well.
 $node->safe_psql('postgres', 'ALTER SYSTEM SET idem.sweeper = on; SELECT pg_reload_conf()');
