@@ -20,11 +20,11 @@
  * Locks, in the order in which they are taken: AccessShareLock on table and
  * index while probing, given back at once unless something is written;
  * RowExclusiveLock on the table, kept until the transaction ends, so that its
- * later calls lock the index only; the speculative insertion lock for the moment of an insertion; the
- * lock of the row version.  Where the table's second lock (behind somebody's
- * DDL), or a rival, has to be waited for, the table is closed first, and the
- * call starts over.  Only an owner's change waits for its row with the table
- * open, as any UPDATE does.
+ * later calls lock the index only; the speculative insertion lock for the
+ * moment of an insertion; the lock of the row version.  Where the table's second
+ * lock (behind somebody's DDL), or a rival, has to be waited for, the table is
+ * closed first, and the call starts over.  Only an owner's change waits for its
+ * row with the table open, as any UPDATE does.
  *
  *-------------------------------------------------------------------------
  */

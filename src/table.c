@@ -6,9 +6,9 @@
  * IdemTableOpen is the one place that turns "the table for this client" into
  * a relation.  It is given the schema, which callers take from the function
  * that was called, and the client, which does not matter while there is one
- * table for all of them.  No OID is kept: a dropped and re-created extension
- * is simply found again, and everything that is cached here is keyed by the
- * index it came from.
+ * table for all of them.  What is cached here is forgotten with whatever
+ * changes it, or is keyed by the index it came from, so that a dropped and
+ * re-created extension is simply found again.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,9 +25,11 @@
 #include "storage/lmgr.h"
 #include "table.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #define IDEM_KEY_TABLE		"idem_key"
 
@@ -43,6 +45,19 @@ typedef struct ScanKeyCache
 } ScanKeyCache;
 
 static ScanKeyCache scankey_cache;
+
+/*
+ * Where idem_key was found last.  A look into the system catalog's cache costs
+ * as much as opening the table.
+ */
+typedef struct TableCache
+{
+	bool		valid;
+	Oid			nsp;
+	Oid			relid;
+} TableCache;
+
+static TableCache table_cache;
 
 /* Fill the cache for this index: operator and collation are the index's own */
 static void
@@ -71,27 +86,28 @@ BuildScanKeys(Relation pk)
 }
 
 /*
- * Open a table of the extension.  The tables belong to the extension, so a
- * missing one means that somebody took it out by force.
+ * The tables belong to the extension, so a missing one means that somebody took
+ * it out by force.
  */
-static Relation
-OpenFound(Oid relid, const char *name, LOCKMODE lockmode)
+static void
+MissingTable(const char *name)
 {
-	Relation	rel = OidIsValid(relid) ? try_table_open(relid, lockmode) : NULL;
-
-	if (rel == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("table \"%s\" of extension idem does not exist", name),
-				 errhint("Drop and create the extension again; its keys are lost.")));
-	return rel;
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE),
+			 errmsg("table \"%s\" of extension idem does not exist", name),
+			 errhint("Drop and create the extension again; its keys are lost.")));
 }
 
 /* Open a table of the extension by name */
 Relation
 IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
 {
-	return OpenFound(get_relname_relid(name, nsp), name, lockmode);
+	Oid			relid = get_relname_relid(name, nsp);
+	Relation	rel = OidIsValid(relid) ? try_table_open(relid, lockmode) : NULL;
+
+	if (rel == NULL)
+		MissingTable(name);
+	return rel;
 }
 
 /* Bytes on disk of all tables, with their indexes and TOAST */
@@ -134,6 +150,39 @@ NotOurs(Relation rel)
 			 errhint("Its columns and its primary key must not be changed.")));
 }
 
+/* A relation of any name has come, gone, or another name or schema */
+static void
+ForgetTable(Datum arg, int cacheid, uint32 hashvalue)
+{
+	table_cache.valid = false;
+}
+
+/* The OID of idem_key in this schema */
+static Oid
+TableOid(Oid nsp)
+{
+	static bool registered = false;
+	Oid			relid;
+
+	if (table_cache.valid && table_cache.nsp == nsp)
+		return table_cache.relid;
+	if (!registered)
+	{
+		CacheRegisterSyscacheCallback(RELNAMENSP, ForgetTable, (Datum) 0);
+		registered = true;
+	}
+
+	/* valid first: what changes while we look makes it invalid again */
+	table_cache.nsp = InvalidOid;
+	table_cache.valid = true;
+	relid = get_relname_relid(IDEM_KEY_TABLE, nsp);
+	if (!OidIsValid(relid))
+		MissingTable(IDEM_KEY_TABLE);
+	table_cache.nsp = nsp;
+	table_cache.relid = relid;
+	return relid;
+}
+
 /* Does this transaction have the lock that writing to the table takes? */
 static bool
 MayWrite(Oid relid)
@@ -145,23 +194,39 @@ MayWrite(Oid relid)
 }
 
 /*
- * Open idem_key, to look for this key; what is not searched for may be NULL.
- * Where the transaction has written to it before, the lock that it has since
- * then keeps the table as it is, and another one would only cost time.
+ * Have a lock on the table that keeps it as it is, and say whether it is the
+ * one for writing: that of an earlier call, which makes another one a waste of
+ * time.  A lock may have to be waited for, and the name may mean another table
+ * after that (see RangeVarGetRelidExtended in namespace.c).
  */
+static bool
+LockTable(Oid nsp, Oid *relid)
+{
+	for (;;)
+	{
+		*relid = TableOid(nsp);
+		if (MayWrite(*relid))
+			return true;
+		LockRelationOid(*relid, AccessShareLock);
+		if (TableOid(nsp) == *relid)
+			return false;
+		UnlockRelationOid(*relid, AccessShareLock);
+	}
+}
+
+/* Open idem_key, to look for this key; what is not searched for may be NULL */
 void
 IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key)
 {
-	Oid			relid = get_relname_relid(IDEM_KEY_TABLE, nsp);
+	Oid			relid;
 
 	table->client = client;
 	table->key = key;
 	table->pk = NULL;
 	table->indexes = NULL;
 	table->estate = NULL;
-	table->writing = OidIsValid(relid) && MayWrite(relid);
-	table->rel = table->writing ? table_open(relid, NoLock) :
-		OpenFound(relid, IDEM_KEY_TABLE, AccessShareLock);
+	table->writing = LockTable(nsp, &relid);
+	table->rel = table_open(relid, NoLock);
 	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS)
 		NotOurs(table->rel);
 }
