@@ -210,8 +210,20 @@ class Server:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[13]) + int(fields[14])) / TICKS
 
+    def clients_cpu(self):
+        """Seconds of CPU that the sessions took so far that are connected now."""
+        total = 0
+        for directory in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((directory / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                if parent == self.pid and b"[local]" in (directory / "cmdline").read_bytes():
+                    total += int((directory / "schedstat").read_text().split()[0])
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        return total / 1e9
+
     def settled_cpu(self):
-        """The same, when no client is connected any more."""
+        """Like cpu(), when no client is connected any more."""
         if TINY:
             return self.cpu()
         with self.connect() as db:
@@ -233,27 +245,56 @@ class Server:
             *limit, *options, "-f", path, "-h", self.base, "-U", "postgres", "postgres")]
 
     def load(self, script, clients=8, amount=SECONDS, synchronous_commit="on"):
-        """Let pgbench run a script, and return what came of it."""
-        before = self.settled_cpu()
-        output = run(self.pgbench(script, clients, amount),
-                     env={**os.environ, "PGOPTIONS": f"-c synchronous_commit={synchronous_commit}"})
-        return Load(output, self.settled_cpu() - before)
+        """Let pgbench run a script for so many seconds or transactions, and return what came of it.
+
+        Seconds are counted from the second one on: a new backend fills its caches and
+        meets every page of shared memory for the first time, and applications keep
+        their connections.
+        """
+        environment = {**os.environ, "PGOPTIONS": f"-c synchronous_commit={synchronous_commit}"}
+        if isinstance(amount, dict) or TINY:
+            before = self.settled_cpu()
+            output = run(self.pgbench(script, clients, amount), env=environment)
+            return Load.of_run(output, self.settled_cpu() - before)
+
+        amount = max(1, round(amount))
+        prefix = WORK / "load"
+        for path in WORK.glob("load.*"):
+            path.unlink()
+        command = self.pgbench(script, clients, amount + 2, ["-l", "--aggregate-interval=1", f"--log-prefix={prefix}"])
+        process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        samples = []
+        for pause in 1.2, amount:
+            time.sleep(pause)
+            samples.append((time.monotonic(), self.clients_cpu()))
+        output, _ = process.communicate()
+        if process.returncode != 0:
+            sys.exit(f"{' '.join(command)}\n{output}")
+        # Each thread's log has a line a second: when, how many transactions, ...
+        seconds = [path.read_text().splitlines()[1:1 + amount] for path in WORK.glob("load.*")]
+        transactions = sum(int(line.split()[1]) for lines in seconds for line in lines)
+        (begin, before), (end, after) = samples
+        rate = transactions / amount
+        return Load(transactions, rate, (after - before) / (end - begin) / max(rate, 1))
 
 
 class Load:
-    """What pgbench said: rate, latency in ms, CPU of the backends in µs per transaction."""
+    """What came of a load: transactions, their rate per second, CPU of the backends in µs for each."""
 
-    def __init__(self, output, cpu):
+    def __init__(self, transactions, rate, cpu):
+        self.transactions, self.rate, self.cpu = transactions, rate, cpu * 1e6
+
+    @classmethod
+    def of_run(cls, output, cpu):
+        """From what pgbench says of a whole run."""
         for line in output.splitlines():
             if line.startswith("number of transactions actually processed"):
-                self.transactions = int(line.split(":")[1].split("/")[0])
-            elif line.startswith("latency average"):
-                self.latency = float(line.split("=")[1].split()[0])
+                transactions = int(line.split(":")[1].split("/")[0])
             elif line.startswith("tps ="):
-                self.rate = float(line.split()[2])
+                rate = float(line.split()[2])
             elif line.startswith("number of failed transactions") and not line.split(":")[1].strip().startswith("0 "):
                 sys.exit(output)
-        self.cpu = cpu * 1e6 / max(self.transactions, 1)
+        return cls(transactions, rate, cpu / max(transactions, 1))
 
 
 class Redis:
