@@ -13,6 +13,7 @@
 #include "complete.h"
 #include "document.h"
 #include "mb/pg_wchar.h"
+#include "outcome.h"
 #include "utils/builtins.h"
 
 PG_FUNCTION_INFO_V1(idem_complete);
@@ -90,10 +91,7 @@ IdemJsonAnswer(IdemAnswer *answer, Jsonb *body, Jsonb *headers)
 		json = JsonbToCString(NULL, &body->root, VARSIZE(body));
 		answer->body = Utf8Bytes(json, strlen(json));
 	}
-	if (headers == NULL)
-		headers = DatumGetJsonbP(DirectFunctionCall1(jsonb_in,
-													 CStringGetDatum("{\"content-type\": \"application/json\"}")));
-	answer->headers = headers;
+	answer->headers = headers != NULL ? headers : IdemJsonHeaders();
 }
 
 /* Keep an answer that is not too large, under the token that owns the key */

@@ -62,17 +62,19 @@ PushString(JsonbParseState **state, JsonbIteratorToken kind, const char *string)
 	return pushJsonbValue(state, kind, &value);
 }
 
-/* The headers of a problem: an object of strings */
+/* Headers, an object of strings, that live as long as the session */
 static Jsonb *
-BuildHeaders(int64 retry_after)
+BuildHeaders(const char *content_type, int64 retry_after)
 {
 	JsonbParseState *state = NULL;
 	JsonbValue *headers;
+	Jsonb	   *built;
+	Jsonb	   *kept;
 	char		seconds[MAXINT8LEN + 1];
 
 	(void) pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
 	(void) PushString(&state, WJB_KEY, "content-type");
-	(void) PushString(&state, WJB_VALUE, "application/problem+json");
+	(void) PushString(&state, WJB_VALUE, content_type);
 	if (retry_after > 0)
 	{
 		pg_lltoa(retry_after, seconds);
@@ -80,12 +82,27 @@ BuildHeaders(int64 retry_after)
 		(void) PushString(&state, WJB_VALUE, seconds);
 	}
 	headers = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
-	return JsonbValueToJsonb(headers);
+	built = JsonbValueToJsonb(headers);
+	kept = MemoryContextAlloc(TopMemoryContext, VARSIZE(built));
+	memcpy(kept, built, VARSIZE(built));
+	return kept;
+}
+
+/* The headers of a JSON answer that has no other ones */
+Jsonb *
+IdemJsonHeaders(void)
+{
+	static Jsonb *built = NULL;
+
+	if (built == NULL)
+		built = BuildHeaders("application/json", 0);
+	return built;
 }
 
 /*
- * The same, built once for as long as it stays the same.  Where hundreds ask
- * for one key, that is most of what their answer costs beyond finding the row.
+ * The headers of a problem, built once for as long as they stay the same.  Where
+ * hundreds ask for one key, that is most of what their answer costs beyond
+ * finding the row.
  */
 static Datum
 ProblemHeaders(int64 retry_after)
@@ -95,13 +112,11 @@ ProblemHeaders(int64 retry_after)
 
 	if (built == NULL || built_for != retry_after)
 	{
-		Jsonb	   *headers = BuildHeaders(retry_after);
-		Jsonb	   *kept = MemoryContextAlloc(TopMemoryContext, VARSIZE(headers));
+		Jsonb	   *headers = BuildHeaders("application/problem+json", retry_after);
 
-		memcpy(kept, headers, VARSIZE(headers));
 		if (built != NULL)
 			pfree(built);
-		built = kept;
+		built = headers;
 		built_for = retry_after;
 	}
 	return JsonbPGetDatum(built);

@@ -23,6 +23,7 @@ extern Datum IdemOutcomeText(IdemOutcome outcome);
 extern void IdemOutcomeAnswer(const IdemReservation *reservation,
 							  Datum *values, bool *isnull);
 
+extern Jsonb *IdemJsonHeaders(void);
 extern void IdemAnswerColumns(const IdemAnswer *answer, Datum *values,
 							  bool *isnull);
 
