@@ -126,13 +126,27 @@ ok(wait_swept($node, 'two'), 'another database is closed to connections');
 $node->safe_psql('postgres', 'ALTER DATABASE copy ALLOW_CONNECTIONS true');
 ok(wait_swept($node, 'copy'), 'open again');
 
-# Settings of the database do not change the worker
+# Settings of the database do not change the worker, and no schema of a stranger's is looked into
 
+$node->safe_psql(
+	'one', q{
+CREATE SCHEMA stranger_s;
+CREATE TABLE stranger_s.idem_key (LIKE idem_key);
+CREATE TABLE stranger_s.idem_reminder_1 (LIKE idem_reminder_1);
+CREATE TABLE stranger_s.idem_reminder_2 (LIKE idem_reminder_2);
+CREATE TABLE stranger_s.idem_state (LIKE idem_state);
+CREATE TABLE stranger_s.pg_extension (LIKE pg_extension);
+CREATE FUNCTION stranger_s.trap(text, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the trap was reached'; END $$;
+CREATE FUNCTION stranger_s.trap(timestamptz, timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the trap was reached'; END $$;
+CREATE OPERATOR stranger_s.= (LEFTARG = text, RIGHTARG = text, FUNCTION = stranger_s.trap);
+CREATE OPERATOR stranger_s.<= (LEFTARG = timestamptz, RIGHTARG = timestamptz, FUNCTION = stranger_s.trap);
+INSERT INTO stranger_s.idem_key SELECT (k).* FROM (SELECT k FROM idem_key k LIMIT 1) k;
+UPDATE stranger_s.idem_key SET expires_at = '2000-01-01'});
 $session = $node->background_psql('one');
 $session->query_safe('SELECT 1');
 $node->safe_psql(
 	'postgres', q{
-ALTER DATABASE one SET search_path = stranger_s, "$user";
+ALTER DATABASE one SET search_path = stranger_s, pg_catalog;
 ALTER DATABASE one SET role = stranger;
 ALTER DATABASE one SET default_transaction_read_only = on;
 ALTER DATABASE one SET default_transaction_isolation = 'serializable';
@@ -152,6 +166,7 @@ END $$});
 pass('swept in spite of what ALTER DATABASE set');
 $session->quit;
 $node->safe_psql('postgres', 'ALTER DATABASE one RESET ALL');
+is($node->safe_psql('one', 'SELECT count(*) FROM stranger_s.idem_key'), 1, 'and a table of the same name was left alone');
 
 # Between two batches it holds nothing
 

@@ -133,6 +133,17 @@ cmp_ok(scalar @alerts, '>', 5, 'there are alerts');
 like($runbook, qr/^### $_$/m, "the runbook has $_") foreach @alerts;
 like($runbook, qr/`$_`/, "the runbook has the check $_")
   foreach split /\n/, $node->safe_psql('postgres', 'SELECT check_name FROM idem_health()');
+like($runbook, qr/^### $_$/m, "the runbook has: $_")
+  foreach 'A key is stuck', 'The provider is down', 'The table is too large', 'After a failover', 'Restoring a backup';
+
+# What the runbook tells to run can be run: its statements, at a key that there is.
+my @statements = ($runbook =~ /^```sql\n(SELECT.*?);$/msg, $runbook =~ /`((?:SELECT|VACUUM FULL \w)[^`]*)`/g);
+cmp_ok(scalar @statements, '>', 8, 'the runbook has statements');
+foreach my $statement (@statements)
+{
+	my $ours = $statement =~ s/\s+/ /gr =~ s/(?<=\()client, key\b/'c', '1'/gr =~ s/, fp,/, '\\x01',/r =~ s/ \.\.\./ '{}'/r;
+	is(sqlstate($node, $ours), '', "the runbook's $ours");
+}
 my $panels = JSON::PP->new->decode($dashboard)->{panels};
 cmp_ok(scalar @$panels, '>', 5, 'the dashboard has panels');
 
@@ -145,4 +156,17 @@ like($out, qr/idem\.sweeper is off/, 'shows what is not well');
 like($out, qr/\b7 \|/, 'and the counters');
 
 $node->stop;
+
+# The picture: what it is drawn from is counted while it is made.
+SKIP:
+{
+	skip 'no gnuplot', 1 if !program('gnuplot');
+	my $picture = "$PostgreSQL::Test::Utils::tmp_check/dashboard.svg";
+	local %ENV = (%ENV, SECONDS_EACH => 1, PICTURE => $picture);
+	my $output = '';
+	IPC::Run::run(["$dir/picture"], '<', \undef, '>', \$output, '2>&1');
+	is($?, 0, 'the picture is drawn') or diag($output);
+	like(slurp_file($picture), qr/<svg.*in flight.*taken over.*keys/s, 'with its curves');
+}
+
 done_testing();
