@@ -41,6 +41,7 @@
 #include "counters.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "portability/instr_time.h"
 #include "settings.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
@@ -71,6 +72,16 @@ static IdemTally *my_tally = NULL;
 
 /* IdemShared.tallies_freed when there was no room; 0: has not been looked for */
 static uint32 looked_at = 0;
+
+/* Microseconds on a clock that nobody sets */
+int64
+IdemMonotonicTime(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
 
 /* ----------
  * The room

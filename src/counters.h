@@ -31,6 +31,14 @@ typedef enum IdemVisitResult
 	IDEM_VISIT_FAILED			/* an error; sqlstate says which */
 } IdemVisitResult;
 
+/* Whether those who listen know of the leases that have become stale */
+typedef enum IdemTelling
+{
+	IDEM_TELL,					/* they may not: tell them with the next pass */
+	IDEM_TOLD,
+	IDEM_TELLING_REFUSED		/* that failed, and the log says so */
+} IdemTelling;
+
 /*
  * The visit under way.  There is one slot because there is one worker at a
  * time; a worker that finds another serial in it was asked for by a launcher
@@ -46,6 +54,7 @@ typedef struct IdemVisit
 	bool		hurry;			/* other databases are waiting */
 	int64		clock_offset;	/* system clock less monotonic one, in us */
 	int64		clock_lead;		/* of that not believed yet, in us */
+	IdemTelling telling;		/* before the visit, and after it */
 	IdemVisitResult result;		/* how it ended */
 	int			sqlstate;		/* of IDEM_VISIT_FAILED; 0 when not known */
 } IdemVisit;
@@ -147,6 +156,9 @@ typedef struct IdemShared
 	int			ntallies;		/* idem.max_databases, at the server's start */
 	IdemTally	tallies[FLEXIBLE_ARRAY_MEMBER];
 } IdemShared;
+
+/* Microseconds on a clock that nobody sets */
+extern int64 IdemMonotonicTime(void);
 
 /* NULL when the library was not preloaded */
 extern IdemShared *idem_shared;

@@ -122,6 +122,7 @@ typedef struct DatabaseEntry
 	bool		noticed;		/* found nothing since it was noticed */
 	bool		failing;		/* the log says that it cannot be visited */
 	int			sqlstate;		/* which the log says, 0 when not known */
+	IdemTelling telling;		/* of stale leases; IDEM_TELL at first */
 	IdemVisitResult result;		/* of the last visit */
 	int			repeats;		/* how often in a row, the first not counted */
 	int64		last;			/* end of the last visit, monotonic us */
@@ -498,6 +499,7 @@ CollectVisit(void)
 {
 	DatabaseEntry *entry;
 	IdemVisitResult result;
+	IdemTelling telling;
 	int			sqlstate;
 	pid_t		pid;
 
@@ -510,11 +512,15 @@ CollectVisit(void)
 	LWLockAcquire(idem_shared->lock, LW_SHARED);
 	result = idem_shared->visit.result;
 	sqlstate = idem_shared->visit.sqlstate;
+	telling = idem_shared->visit.telling;
 	LWLockRelease(idem_shared->lock);
 
 	entry = hash_search(databases, &visit_database, HASH_FIND, NULL);
 	if (entry != NULL)
+	{
+		entry->telling = telling;
 		NoteResult(entry, result, sqlstate);
+	}
 }
 
 /* Tell the worker that other databases wait */
@@ -550,6 +556,7 @@ PrepareVisit(const DatabaseEntry *entry, uint32 *serial)
 		visit->hurry = false;
 		visit->clock_offset = clock_offset;
 		visit->clock_lead = clock_lead;
+		visit->telling = entry->telling;
 		visit->result = IDEM_VISIT_UNREPORTED;
 		visit->sqlstate = 0;
 	}

@@ -12,7 +12,8 @@
  *
  * Completing a key leaves its reminder alone.  A pass of the sweeper reads
  * them all, drops those whose key needs none any more, and finds the stale
- * leases among the rest.
+ * leases among the rest.  It does so in bounded steps, each in a transaction
+ * of its own, and keeps nothing between them but what it knows.
  *
  * There are two such tables, of equal standing, so that one can be emptied
  * with TRUNCATE, which gives its space back whatever old snapshot is about.
@@ -25,6 +26,7 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "access/table.h"
@@ -34,6 +36,7 @@
 #include "commands/async.h"
 #include "common/hashfn.h"
 #include "compat.h"
+#include "counters.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "probe.h"
@@ -42,6 +45,7 @@
 #include "storage/lmgr.h"
 #include "store.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -55,12 +59,28 @@
 /* and only if at least one in so many of its reminders is not needed any more */
 #define TRUNCATE_SHARE		4
 
-/* which about so many of them tell; a block holds about so many */
+/* which about so many of them tell, from so many blocks; one holds about so many */
 #define SAMPLE_SIZE			200
+#define SAMPLE_BLOCKS		16
 #define REMINDERS_PER_BLOCK	80
+
+/*
+ * A table that has more blocks than these to go through is worked off in steps
+ * before it is emptied, and that until no more are left; at most so many times
+ * the blocks that it had, since writers may be faster.
+ */
+#define WHOLE_BLOCKS		1024
+#define CATCH_UP			3
 
 /* How long a pass queues for a table that it wants to empty, in ms */
 #define TRUNCATE_PATIENCE	200
+
+/* Time that a step takes, in us, looked at after so many blocks */
+#define MAX_TIME_PER_STEP	INT64CONST(500000)
+#define BLOCKS_PER_LOOK		16
+
+/* From here on the notification queue has no room for what is no hurry */
+#define QUEUE_NEARLY_FULL	0.95
 
 /* Columns of a reminder */
 typedef enum ReminderColumn
@@ -92,25 +112,54 @@ static Tracked *tracked = NULL; /* in TopTransactionContext */
 static Size ntracked = 0;
 static Size maxtracked = 0;
 
-/* One pass over one reminder table */
-typedef struct Pass
+/*
+ * What a pass does with a table.  All are gone through to collect what is
+ * announced, then all to consider each reminder; the largest comes last, and
+ * is then emptied, if that is worth while.
+ */
+typedef enum Stage
+{
+	STAGE_COLLECT,
+	STAGE_CONSIDER,
+	STAGE_EMPTY,
+	STAGE_OVER
+} Stage;
+
+/* Going through reminders */
+typedef struct IdemReminderPass
 {
 	Oid			nsp;
+	MemoryContext context;		/* of what outlives one reminder */
+
+	/* in one transaction */
 	Relation	rel;			/* the table that is read */
 	Snapshot	snapshot;
 	TimestampTz now;
-	MemoryContext context;		/* of what outlives one reminder */
-	void		(*consider) (struct Pass *pass, TupleTableSlot *slot);
+	void		(*consider) (struct IdemReminderPass *pass, TupleTableSlot *slot);
 
-	/* of the sweeper's pass */
+	/* of the sweeper's pass, in one transaction */
 	Relation	carry;			/* where to put what is kept; NULL: leave it */
+	bool		emptying;		/* the whole table goes afterwards */
 	int64		found;			/* leases that have become stale */
-	TimestampTz oldest_stale;	/* end of the oldest stale one; 0: none */
-	HTAB	   *announced;		/* Lease: the stale ones known of so far */
+	int64		left;			/* reminders that may still be changed */
+	int64		stop;			/* when to stop, monotonic us */
 	int64		step;			/* one reminder in so many is sampled */
 	int64		seen;			/* reminders met while sampling */
 	int64		sampled;		/* looked at */
 	int64		needless;		/* and found to be needed no more */
+
+	/* of the sweeper's pass, in all of its transactions */
+	Stage		stage;
+	int			nth;			/* tables that this stage is through with */
+	int			last;			/* the one that comes last */
+	bool		may_announce;
+	bool		may_truncate;
+	bool		whole;			/* the table is to be emptied */
+	BlockNumber next;			/* where this table is gone on with */
+	BlockNumber end;			/* and up to where; 0: not begun */
+	int64		patience;		/* blocks that may be read before it is emptied */
+	HTAB	   *announced;		/* Lease: the stale ones known of so far */
+	TimestampTz oldest_stale;	/* end of the oldest stale one; 0: none */
 
 	/* of the search for stale leases */
 	text	   *client;			/* whose; NULL: anybody's */
@@ -335,11 +384,14 @@ Drop(Pass *pass, TupleTableSlot *slot)
 {
 	TM_FailureData failure;
 
-	if (pass->carry != NULL)
-		return true;			/* the whole table will be emptied */
-	return table_tuple_delete(pass->rel, &slot->tts_tid,
-							  GetCurrentCommandId(true), InvalidSnapshot,
-							  InvalidSnapshot, false, &failure, false) == TM_Ok;
+	if (pass->emptying)
+		return true;
+	if (table_tuple_delete(pass->rel, &slot->tts_tid,
+						   GetCurrentCommandId(true), InvalidSnapshot,
+						   InvalidSnapshot, false, &failure, false) != TM_Ok)
+		return false;
+	pass->left--;
+	return true;
 }
 
 /*
@@ -454,12 +506,14 @@ Consider(Pass *pass, TupleTableSlot *slot)
 	if (WrittenHere(slot))
 		return;
 
+	/* what is to stay where it is need not be looked at before its time */
 	if (pass->carry == NULL &&
 		DatumGetTimestampTz(slot->tts_values[REMINDER_LEASE_UNTIL]) > pass->now)
 		return;
 	needed = ReadReminded(pass, slot, &row);
 	stale = needed && IdemRowLeaseUntil(&row) <= pass->now;
-	if (!needed || (stale && !announced && Announced(pass, slot)))
+	if (!needed ||
+		(stale && !announced && pass->may_announce && Announced(pass, slot)))
 	{
 		(void) Drop(pass, slot);
 		return;
@@ -467,7 +521,7 @@ Consider(Pass *pass, TupleTableSlot *slot)
 	if (stale && (pass->oldest_stale == 0 ||
 				  IdemRowLeaseUntil(&row) < pass->oldest_stale))
 		pass->oldest_stale = IdemRowLeaseUntil(&row);
-	news = stale && !announced;
+	news = stale && !announced && pass->may_announce;
 	if ((pass->carry != NULL || news) && Drop(pass, slot))
 	{
 		AppendReminder(pass->carry != NULL ? pass->carry : pass->rel,
@@ -493,23 +547,36 @@ Settled(Pass *pass, TupleTableSlot *slot)
 		!XidInMVCCSnapshot(xmin, pass->snapshot);
 }
 
-/*
- * Read one table through, as it is now.  No snapshot: it is a whole table, and
- * in SERIALIZABLE that would be a conflict with everybody who writes to it.
- */
+/* One transaction's look at the reminders begins, or ends */
 static void
-ReadTable(Pass *pass)
+BeginLook(Pass *pass)
+{
+	pass->now = GetCurrentTimestamp();
+	pass->snapshot = RegisterSnapshot(GetLatestSnapshot());
+}
+
+static void
+EndLook(Pass *pass)
+{
+	UnregisterSnapshot(pass->snapshot);
+	pass->snapshot = NULL;
+}
+
+/*
+ * Read what a scan comes by, as it is now.  No snapshot: it is a whole table,
+ * and in SERIALIZABLE that would be a conflict with everybody who writes to it.
+ * False when the step is used up; then *stopped is the block where.
+ */
+static bool
+ReadScan(Pass *pass, TableScanDesc scan, BlockNumber *stopped)
 {
 	MemoryContext each = AllocSetContextCreate(CurrentMemoryContext,
 											   "idem reminder",
 											   ALLOCSET_DEFAULT_SIZES);
 	TupleTableSlot *slot = table_slot_create(pass->rel, NULL);
-	TableScanDesc scan;
+	bool		room = true;
 
-	pass->now = GetCurrentTimestamp();
-	pass->snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan = table_beginscan(pass->rel, SnapshotSelf, 0, NULL);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	while (room && table_scan_getnextslot(scan, ForwardScanDirection, slot))
 	{
 		MemoryContext before = MemoryContextSwitchTo(each);
 
@@ -517,13 +584,69 @@ ReadTable(Pass *pass)
 		slot_getallattrs(slot);
 		if (Settled(pass, slot))
 			pass->consider(pass, slot);
+		if (pass->left <= 0 && stopped != NULL)
+		{
+			*stopped = ItemPointerGetBlockNumber(&slot->tts_tid);
+			room = false;
+		}
 		MemoryContextSwitchTo(before);
 		MemoryContextReset(each);
 	}
-	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
-	UnregisterSnapshot(pass->snapshot);
 	MemoryContextDelete(each);
+	return room;
+}
+
+/* Read one table through */
+static void
+ReadTable(Pass *pass)
+{
+	TableScanDesc scan;
+
+	BeginLook(pass);
+	scan = table_beginscan(pass->rel, SnapshotSelf, 0, NULL);
+	(void) ReadScan(pass, scan, NULL);
+	table_endscan(scan);
+	EndLook(pass);
+}
+
+/* Read a few blocks of it, which there are; as ReadScan */
+static bool
+ReadBlocks(Pass *pass, BlockNumber first, BlockNumber nblocks,
+		   BlockNumber *stopped)
+{
+	TableScanDesc scan = table_beginscan_strat(pass->rel, SnapshotSelf, 0, NULL,
+											   true, false);
+	bool		room;
+
+	heap_setscanlimits(scan, first, nblocks);
+	room = ReadScan(pass, scan, stopped);
+	table_endscan(scan);
+	return room;
+}
+
+/*
+ * Go on with the table, as far as this pass goes and the step has room.  A
+ * block that took the last change of a step is looked at again in the next.
+ */
+static void
+ReadOn(Pass *pass)
+{
+	while (pass->next < pass->end)
+	{
+		BlockNumber nblocks = Min(pass->end - pass->next, BLOCKS_PER_LOOK);
+		BlockNumber stopped;
+
+		pass->patience -= nblocks;
+		if (!ReadBlocks(pass, pass->next, nblocks, &stopped))
+		{
+			pass->next = stopped;
+			return;
+		}
+		pass->next += nblocks;
+		if (IdemMonotonicTime() > pass->stop)
+			return;
+	}
 }
 
 static void
@@ -555,28 +678,49 @@ TruncateAsOwner(Oid nsp, const char *name, Oid owner)
 	SetUserIdAndSecContext(user, context);
 }
 
-/*
- * Empty the table as a whole, carrying over to the other one what is kept.
- * Returns false when its lock is not to be had: a transaction that was
- * prepared, or a pg_dump, may hold it for hours.
- */
-static bool
-PassByTruncate(Pass *pass, int which)
+/* Open the other table, for what is kept of the one that is to be emptied */
+static void
+OpenCarry(Pass *pass, int which)
 {
-	Oid			relid = RelationGetRelid(pass->rel);
-	Oid			owner = pass->rel->rd_rel->relowner;
-
-	if (!IdemWaitAtMost(TRUNCATE_PATIENCE, LockExclusively, &relid))
-		return false;
 	pass->carry = IdemRelationOpen(pass->nsp,
 								   reminder_tables[(which + 1) % NTABLES],
 								   RowExclusiveLock);
-	ReadTable(pass);
+}
+
+static void
+CloseCarry(Pass *pass)
+{
 	table_close(pass->carry, NoLock);
 	pass->carry = NULL;
-	table_close(pass->rel, NoLock);
-	TruncateAsOwner(pass->nsp, reminder_tables[which], owner);
-	return true;
+}
+
+/*
+ * Empty the table as a whole, carrying over to the other one what is kept of
+ * whatever is in it by now.  Returns false when its lock is not to be had: a
+ * transaction that was prepared, or a pg_dump, may hold it for hours.
+ */
+static bool
+EmptyTable(Pass *pass, int which)
+{
+	Relation	rel = IdemRelationOpen(pass->nsp, reminder_tables[which],
+									   RowExclusiveLock);
+	Oid			relid = RelationGetRelid(rel);
+	Oid			owner = rel->rd_rel->relowner;
+	bool		locked = IdemWaitAtMost(TRUNCATE_PATIENCE, LockExclusively, &relid);
+
+	if (locked)
+	{
+		OpenCarry(pass, which);
+		pass->rel = rel;
+		pass->emptying = true;
+		ReadTable(pass);
+		pass->emptying = false;
+		CloseCarry(pass);
+	}
+	table_close(rel, NoLock);
+	if (locked)
+		TruncateAsOwner(pass->nsp, reminder_tables[which], owner);
+	return locked;
 }
 
 /* One reminder in so many: is it still needed? */
@@ -601,29 +745,18 @@ WorthTruncating(Pass *pass)
 {
 	void		(*consider) (Pass *, TupleTableSlot *) = pass->consider;
 	BlockNumber nblocks = RelationGetNumberOfBlocks(pass->rel);
+	int			i;
 
 	if (nblocks < TRUNCATE_BLOCKS)
 		return false;
 	pass->seen = pass->sampled = pass->needless = 0;
-	pass->step = Max(1, (int64) nblocks * REMINDERS_PER_BLOCK / SAMPLE_SIZE);
+	pass->step = SAMPLE_BLOCKS * REMINDERS_PER_BLOCK / SAMPLE_SIZE;
 	pass->consider = Sample;
-	ReadTable(pass);
+	for (i = 0; i < SAMPLE_BLOCKS; i++)
+		(void) ReadBlocks(pass, (BlockNumber) ((uint64) nblocks * i / SAMPLE_BLOCKS),
+						  1, NULL);
 	pass->consider = consider;
 	return pass->needless * TRUNCATE_SHARE >= pass->sampled;
-}
-
-/* Go through one table, and empty it as a whole if that is asked for */
-static void
-PassOver(Pass *pass, int which, bool whole)
-{
-	pass->rel = IdemRelationOpen(pass->nsp, reminder_tables[which],
-								 RowExclusiveLock);
-	if (!whole || !WorthTruncating(pass) || !PassByTruncate(pass, which))
-	{
-		ReadTable(pass);
-		table_close(pass->rel, NoLock);
-	}
-	CommandCounterIncrement();
 }
 
 /* The largest of the tables */
@@ -649,38 +782,176 @@ LargestTable(Oid nsp)
 	return largest;
 }
 
+/* Does the notification queue have room? */
+static bool
+QueueHasRoom(void)
+{
+	return DatumGetFloat8(DirectFunctionCall1(pg_notification_queue_usage,
+											  (Datum) 0)) < QUEUE_NEARLY_FULL;
+}
+
 /*
- * Go through all reminders.  Returns how many leases were found to have
- * become stale, and if there are any, tells those who listen; also since when
- * the oldest of all stale ones is (0: there is none).
+ * Set out to go through all reminders, in steps.
  *
  * At most one table is emptied as a whole, and that one last, so that writers
  * always have one to go to.
  *
- * The notification has no payload: LISTEN needs no privilege, so a payload
- * would show keys to every role.
+ * By hand all steps are in the caller's transaction.  None of its tables is
+ * emptied, since the lock would last as long; and the caller's commit must not
+ * fail for want of room in the notification queue: what is stale is announced
+ * another time then.
  */
-int64
-IdemReminderPass(Oid nsp, bool may_truncate, TimestampTz *oldest_stale)
+IdemReminderPass *
+IdemReminderPassBegin(Oid nsp, bool by_hand, MemoryContext parent)
 {
-	Pass		pass = {.nsp = nsp, .consider = CollectAnnounced,
-	.context = CurrentMemoryContext};
-	int			last = LargestTable(nsp);
-	int			i;
+	MemoryContext context = AllocSetContextCreate(parent, "idem reminders",
+												  ALLOCSET_DEFAULT_SIZES);
+	Pass	   *pass = MemoryContextAllocZero(context, sizeof(Pass));
 
-	for (i = 0; i < NTABLES; i++)
-		PassOver(&pass, i, false);
-	pass.consider = Consider;
-	for (i = 0; i < NTABLES; i++)
+	pass->nsp = nsp;
+	pass->context = context;
+	pass->may_announce = !by_hand || QueueHasRoom();
+	pass->may_truncate = !by_hand;
+	pass->last = LargestTable(nsp);
+	return pass;
+}
+
+/* The next table, and after the last one the next stage */
+static void
+NextTable(Pass *pass)
+{
+	pass->next = pass->end = 0;
+	if (++pass->nth == NTABLES)
 	{
-		if (i != last)
-			PassOver(&pass, i, false);
+		pass->nth = 0;
+		pass->stage = pass->stage == STAGE_COLLECT ? STAGE_CONSIDER : STAGE_OVER;
 	}
-	PassOver(&pass, last, may_truncate);
-	if (pass.found > 0)
-		Async_Notify("idem_stale", NULL);
-	*oldest_stale = pass.oldest_stale;
-	return pass.found;
+}
+
+/*
+ * Find out up to where to go in this table.  One that is to be emptied is gone
+ * through as long as it grows, before that.  (It cannot become shorter while
+ * it is open, but may have since the last step.)
+ */
+static void
+SetEnd(Pass *pass)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(pass->rel);
+
+	if (pass->end == 0)
+	{
+		pass->end = nblocks;
+		pass->patience = CATCH_UP * (int64) nblocks;
+		pass->whole = pass->stage == STAGE_CONSIDER &&
+			pass->nth == NTABLES - 1 && pass->may_truncate &&
+			WorthTruncating(pass);
+	}
+	pass->end = pass->whole ? nblocks : Min(pass->end, nblocks);
+}
+
+/* Little of the table is left to go through, or it grows as fast as we go */
+static bool
+MayEmpty(Pass *pass)
+{
+	return pass->next >= pass->end || pass->end - pass->next <= WHOLE_BLOCKS ||
+		pass->patience < 0;
+}
+
+/* Go through a table, or a part of it; false when the step is used up */
+static bool
+GoThrough(Pass *pass, int which)
+{
+	bool		through;
+
+	pass->consider = pass->stage == STAGE_COLLECT ? CollectAnnounced : Consider;
+	pass->rel = IdemRelationOpen(pass->nsp, reminder_tables[which],
+								 RowExclusiveLock);
+	SetEnd(pass);
+	if (pass->whole && MayEmpty(pass))
+	{
+		pass->stage = STAGE_EMPTY;
+		through = false;		/* in a transaction of its own */
+	}
+	else
+	{
+		if (pass->whole)
+			OpenCarry(pass, which);
+		ReadOn(pass);
+		if (pass->whole)
+			CloseCarry(pass);
+		through = pass->next >= pass->end && !pass->whole;
+		if (through)
+			NextTable(pass);
+	}
+	table_close(pass->rel, NoLock);
+	return through;
+}
+
+/* Empty the table that comes last, or else go through it like the others */
+static void
+EmptyLast(Pass *pass)
+{
+	pass->consider = Consider;
+	if (EmptyTable(pass, pass->last))
+		pass->stage = STAGE_OVER;
+	else
+	{
+		pass->may_truncate = false;
+		pass->stage = STAGE_CONSIDER;
+		pass->end = 0;
+	}
+}
+
+/*
+ * One step of a pass, in the caller's transaction: at most so many reminders
+ * are dropped or written anew, or the table is emptied that comes last.  Says
+ * how many leases it found to have become stale; true while there is more to do.
+ */
+bool
+IdemReminderPassStep(Pass *pass, int64 changes, int64 *found)
+{
+	bool		room = true;
+
+	pass->found = 0;
+	pass->left = changes;
+	pass->stop = IdemMonotonicTime() + MAX_TIME_PER_STEP;
+	if (pass->stage == STAGE_EMPTY)
+		EmptyLast(pass);
+	else
+	{
+		BeginLook(pass);
+		while (room && pass->stage != STAGE_OVER)
+			room = GoThrough(pass, (pass->last + 1 + pass->nth) % NTABLES) &&
+				IdemMonotonicTime() <= pass->stop;
+		EndLook(pass);
+	}
+	CommandCounterIncrement();
+	*found = pass->found;
+	return pass->stage != STAGE_OVER;
+}
+
+/*
+ * The pass is over.  Returns since when the oldest of all stale leases is so
+ * (0: there is none).
+ */
+TimestampTz
+IdemReminderPassEnd(Pass *pass)
+{
+	TimestampTz oldest_stale = pass->oldest_stale;
+
+	MemoryContextDelete(pass->context);
+	return oldest_stale;
+}
+
+/*
+ * Tell those who listen that leases have become stale, when this transaction
+ * commits.  There is no payload: LISTEN needs no privilege, so a payload would
+ * show keys to every role.
+ */
+void
+IdemReminderNotify(void)
+{
+	Async_Notify("idem_stale", NULL);
 }
 
 /* A reminder whose lease is over: keep it for the search's caller */

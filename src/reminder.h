@@ -21,13 +21,20 @@ typedef struct IdemDue
 	text	   *key;
 } IdemDue;
 
+/* A pass over all reminders under way: reminder.c's own */
+typedef struct IdemReminderPass IdemReminderPass;
+
 extern void IdemReminderInit(void);
 extern void IdemReminderTrack(Oid nsp, Relation rel, const IdemRow *row);
 extern bool IdemReminderPlace(Oid nsp, Relation rel, const pg_uuid_t *token,
 							  ItemPointer tid);
 extern void IdemReminderDone(Relation rel, ItemPointer tid);
-extern int64 IdemReminderPass(Oid nsp, bool may_truncate,
-							  TimestampTz *oldest_stale);
+extern IdemReminderPass *IdemReminderPassBegin(Oid nsp, bool by_hand,
+											   MemoryContext parent);
+extern bool IdemReminderPassStep(IdemReminderPass *pass, int64 changes,
+								 int64 *found);
+extern TimestampTz IdemReminderPassEnd(IdemReminderPass *pass);
+extern void IdemReminderNotify(void);
 extern List *IdemReminderDue(Oid nsp, text *client);
 
 #endif							/* IDEM_REMINDER_H */

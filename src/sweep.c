@@ -36,7 +36,6 @@
 #include "fmgr.h"
 #include "launcher.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "reminder.h"
 #include "settings.h"
 #include "storage/bufmgr.h"
@@ -64,16 +63,6 @@ PG_FUNCTION_INFO_V1(idem_sweep);
 /* Column of idem_state */
 #define STATE_NEXT_BLOCK		0
 #define STATE_NCOLS				1
-
-/* Microseconds on a clock that nobody sets */
-int64
-IdemMonotonicTime(void)
-{
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return (int64) INSTR_TIME_GET_MICROSEC(now);
-}
 
 /* One step over the table */
 typedef struct Step
@@ -428,14 +417,53 @@ CheckTables(Oid nsp)
 	}
 }
 
-/* Begin a visit; `batch` is the most rows that one step removes */
+/*
+ * Begin a visit; `batch` is the most rows that one step removes, and the
+ * context is to last as long as the visit.
+ */
 void
-IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch)
+IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch, MemoryContext context)
 {
 	memset(sweep, 0, sizeof(IdemSweep));
 	sweep->nsp = nsp;
 	sweep->batch = batch;
+	sweep->context = context;
 	sweep->began = GetCurrentTimestamp();
+}
+
+/* Take one step of a pass over the leases */
+static void
+LeaseStep(IdemSweep *sweep)
+{
+	int64		found;
+	bool		more;
+
+	if (sweep->leases == NULL)
+		sweep->leases = IdemReminderPassBegin(sweep->nsp, sweep->by_hand,
+											  sweep->context);
+	sweep->reminders_read = true;
+	more = IdemReminderPassStep(sweep->leases, sweep->batch, &found);
+	sweep->stale += found;
+	IdemCountBy(IDEM_COUNT_STALE, found);
+	if (more)
+		return;
+	sweep->pass.oldest_stale = IdemReminderPassEnd(sweep->leases);
+	sweep->leases = NULL;
+	sweep->leases_known = true;
+	sweep->leases_over = true;
+}
+
+/*
+ * Is it the leases' turn?  They come first, since that is quickly done; where
+ * it is not, the walk gets every other step.
+ */
+static bool
+LeasesAreNext(const IdemSweep *sweep)
+{
+	if (sweep->leases == NULL)
+		return !sweep->reminders_read;
+	return sweep->by_hand || sweep->leases_only || sweep->walked ||
+		!sweep->was_leases;
 }
 
 /*
@@ -446,22 +474,17 @@ bool
 IdemSweepStep(IdemSweep *sweep)
 {
 	int64		before = sweep->expired;
-	int64		found;
-	bool		more;
 
 	CheckTables(sweep->nsp);
-	if (!sweep->reminders_read)
+	sweep->was_leases = LeasesAreNext(sweep);
+	if (sweep->was_leases)
+		LeaseStep(sweep);
+	else
 	{
-		found = IdemReminderPass(sweep->nsp, !sweep->by_hand,
-								 &sweep->pass.oldest_stale);
-		sweep->stale += found;
-		sweep->reminders_read = true;
-		IdemCountBy(IDEM_COUNT_STALE, found);
-		return true;
+		sweep->walked = !WalkStep(sweep);
+		IdemCountBy(IDEM_COUNT_EXPIRED, sweep->expired - before);
 	}
-	more = WalkStep(sweep);
-	IdemCountBy(IDEM_COUNT_EXPIRED, sweep->expired - before);
-	return more;
+	return sweep->leases != NULL || !sweep->walked;
 }
 
 /*
@@ -473,7 +496,7 @@ IdemSweepReport(IdemSweep *sweep)
 {
 	IdemPass   *pass = &sweep->pass;
 
-	if (!sweep->walking)
+	if (!sweep->walking || !sweep->leases_known)
 		return;
 	if (sweep->round > 0 && sweep->quota > 0)
 		pass->oldest_expired = Earlier(pass->oldest_expired, sweep->removed_end);
@@ -504,12 +527,14 @@ idem_sweep(PG_FUNCTION_ARGS)
 				 errhint("NULL stands for ten times idem.sweep_batch.")));
 	PreventCommandIfReadOnly("idem_sweep()");
 	IdemLauncherNotice();
-	IdemSweepBegin(&sweep, IdemSchema(fcinfo), 0);
+	IdemSweepBegin(&sweep, IdemSchema(fcinfo), 0, CurrentMemoryContext);
 	sweep.by_hand = true;
 	do
 	{
 		sweep.batch = max_keys - sweep.expired;
 	} while (sweep.batch > 0 && IdemSweepStep(&sweep));
+	if (sweep.stale > 0)
+		IdemReminderNotify();
 	IdemSweepReport(&sweep);
 
 	values[0] = Int64GetDatum(sweep.expired);

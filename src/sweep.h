@@ -9,6 +9,7 @@
 #define IDEM_SWEEP_H
 
 #include "counters.h"
+#include "reminder.h"
 #include "storage/block.h"
 
 /*
@@ -21,7 +22,14 @@ typedef struct IdemSweep
 	int64		batch;			/* most rows removed in one step */
 	bool		by_hand;		/* in a caller's transaction */
 	TimestampTz horizon;		/* what expired later is left, until then */
+	MemoryContext context;		/* of what outlives a transaction */
 	bool		reminders_read; /* the leases have been looked at */
+	bool		leases_known;	/* ... to the end, at least once */
+	bool		leases_only;	/* finish looking at them, and no more */
+	IdemReminderPass *leases;	/* the pass over them under way, or NULL */
+	bool		was_leases;		/* the last step was one of that pass */
+	bool		leases_over;	/* it has come to its end */
+	bool		walked;			/* the walk of this visit is over */
 	bool		walking;		/* the fields below are set */
 	BlockNumber nblocks;		/* of the table, when last looked */
 	BlockNumber next;			/* where the walk goes on */
@@ -38,8 +46,8 @@ typedef struct IdemSweep
 	IdemPass	pass;			/* what is known of the tables so far */
 } IdemSweep;
 
-extern int64 IdemMonotonicTime(void);
-extern void IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch);
+extern void IdemSweepBegin(IdemSweep *sweep, Oid nsp, int batch,
+						   MemoryContext context);
 extern bool IdemSweepStep(IdemSweep *sweep);
 extern void IdemSweepReport(IdemSweep *sweep);
 

@@ -69,7 +69,8 @@ static struct
 	Oid			extension;		/* found by the first batch, or InvalidOid */
 	Oid			schema;			/* where it lives */
 	int64		looked;			/* when the leases were looked at */
-	bool		walked;			/* the last step was one of the walk */
+	IdemTelling telling;		/* whether listeners know what was found */
+	bool		notifying;		/* just telling them */
 	IdemSweep	sweep;			/* what is still to do */
 } visit;
 
@@ -151,6 +152,7 @@ ClaimVisit(uint32 serial)
 		visit.known_failure = shared->known_failure;
 		visit.clock_offset = shared->clock_offset;
 		visit.clock_lead = shared->clock_lead;
+		visit.telling = shared->telling;
 	}
 	LWLockRelease(idem_shared->lock);
 	return mine;
@@ -169,6 +171,7 @@ LeaveVisit(int code, Datum arg)
 	LWLockAcquire(idem_shared->lock, LW_EXCLUSIVE);
 	idem_shared->visit.result = visit.result;
 	idem_shared->visit.sqlstate = visit.sqlstate;
+	idem_shared->visit.telling = visit.telling;
 	idem_shared->visit.worker = 0;
 	LWLockRelease(idem_shared->lock);
 }
@@ -214,8 +217,8 @@ ClassifyError(int sqlstate)
  * Stands before the server's log.  The first error is how the visit ended.
  * It is logged when it is a failure, and not the one that the last visit to
  * this database reported already.  Warnings that every connection to this
- * database raises (a collation version, an unknown setting) are left to the
- * sessions of people.
+ * database raises (a collation version, an unknown setting), and those of how
+ * full the notification queue is, are left to the sessions of people.
  */
 static void
 FilterLog(ErrorData *edata)
@@ -223,7 +226,7 @@ FilterLog(ErrorData *edata)
 	if (prev_emit_log_hook)
 		prev_emit_log_hook(edata);
 
-	if (edata->elevel == WARNING && visit.connecting)
+	if (edata->elevel == WARNING && (visit.connecting || visit.notifying))
 		edata->output_to_server = false;
 	else if (edata->elevel == ERROR || edata->elevel == FATAL)
 	{
@@ -353,15 +356,17 @@ Horizon(int64 now)
 static void
 PrepareStep(void)
 {
+	IdemSweep  *sweep = &visit.sweep;
 	int64		now = IdemMonotonicTime();
 
-	visit.sweep.batch = idem_sweep_batch;
-	visit.sweep.horizon = Horizon(now);
-	if (visit.walked &&
+	sweep->batch = idem_sweep_batch;
+	sweep->horizon = Horizon(now);
+	if (sweep->leases != NULL)
+		return;
+	if (!sweep->was_leases &&
 		now - visit.looked >= idem_sweep_interval * INT64CONST(1000))
-		visit.sweep.reminders_read = false;
-	visit.walked = visit.sweep.reminders_read;
-	if (!visit.walked)
+		sweep->reminders_read = false;
+	if (!sweep->reminders_read)
 		visit.looked = now;
 }
 
@@ -376,6 +381,7 @@ SweepBatch(void)
 	IdemVisitResult result;
 	Oid			extension;
 	Oid			schema;
+	int64		stale;
 
 	if (DatabaseIsWanted())
 		return IDEM_VISIT_YIELDED;
@@ -387,15 +393,18 @@ SweepBatch(void)
 	{
 		visit.extension = extension;
 		visit.schema = schema;
-		IdemSweepBegin(&visit.sweep, schema, idem_sweep_batch);
+		IdemSweepBegin(&visit.sweep, schema, idem_sweep_batch, TopMemoryContext);
 	}
 	else if (visit.extension != extension || visit.schema != schema)
 		return IDEM_VISIT_YIELDED;
 	PrepareStep();
 
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (!IdemSweepStep(&visit.sweep))
+	stale = visit.sweep.stale;
+	if (!IdemSweepStep(&visit.sweep) && visit.sweep.walked)
 		result = IDEM_VISIT_DONE;
+	if (visit.sweep.stale > stale && visit.telling == IDEM_TOLD)
+		visit.telling = IDEM_TELL;
 	PopActiveSnapshot();
 	return result;
 }
@@ -413,6 +422,74 @@ ReportProgress(void)
 	pgstat_report_activity(STATE_RUNNING, activity);
 }
 
+/* Tell the log, once, whether listeners can be told; the reason: they cannot */
+static void
+ReportTelling(const char *reason)
+{
+	if (reason == NULL && visit.telling == IDEM_TELLING_REFUSED)
+		ereport(LOG,
+				(errmsg("listeners are notified of stale leases again")));
+	else if (reason != NULL && visit.telling != IDEM_TELLING_REFUSED)
+		ereport(LOG,
+				(errmsg("listeners cannot be notified of stale leases: %s", reason),
+				 errdetail("idem_claim_stale finds them all the same, and keys are swept."),
+				 errhint("Look for a session that listens and stays in a transaction, or one that hangs in its commit. It is tried again with every pass; there is no further message until that changes.")));
+	visit.telling = reason == NULL ? IDEM_TOLD : IDEM_TELLING_REFUSED;
+}
+
+/*
+ * Send the notification, in a transaction of its own.  Its commit fails where
+ * the queue is full, and waits for a lock that every session which notifies
+ * holds until it has committed, and so for a standby that is not there; the
+ * sweep must not depend on either.
+ */
+static void
+Notify(void)
+{
+	visit.notifying = true;
+	pgstat_report_activity(STATE_RUNNING, "notifying of stale leases");
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		IdemReminderNotify();
+		CommitTransactionCommand();
+		ReportTelling(NULL);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(TopMemoryContext);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		if (error->sqlerrcode != ERRCODE_PROGRAM_LIMIT_EXCEEDED &&
+			error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(error);
+		ReportTelling(error->message);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	visit.notifying = false;
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * After a pass over the leases: is there something that listeners have not
+ * been told?  A launcher that does not know begins with yes.
+ */
+static void
+TellListeners(void)
+{
+	if (!visit.sweep.leases_over)
+		return;
+	visit.sweep.leases_over = false;
+	if (visit.sweep.pass.oldest_stale != 0 && visit.telling != IDEM_TOLD)
+		Notify();
+	else if (visit.telling == IDEM_TELL)
+		visit.telling = IDEM_TOLD;
+}
+
 /* One transaction, from beginning to end, for everyone to see */
 static IdemVisitResult
 RunBatch(void)
@@ -428,6 +505,7 @@ RunBatch(void)
 
 	(void) pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
+	TellListeners();
 	return result;
 }
 
@@ -460,8 +538,9 @@ Pause(int64 batch_time)
 }
 
 /*
- * May the visit go on after this time, in us?  IDEM_VISIT_MORE: yes.  Also
- * the place where a changed configuration is taken up.
+ * May the visit go on after this time, in us?  A pass over the leases that was
+ * begun is brought to its end, since the next one has to begin at the
+ * beginning.  Also the place where a changed configuration is taken up.
  */
 static bool
 MayGoOn(int64 elapsed, IdemVisitResult *result)
@@ -486,7 +565,9 @@ MayGoOn(int64 elapsed, IdemVisitResult *result)
 		*result = IDEM_VISIT_STOPPED;
 		return false;
 	}
-	return elapsed < (hurry ? IDEM_VISIT_TURN : IDEM_VISIT_MAX) * INT64CONST(1000);
+	visit.sweep.leases_only =
+		elapsed >= (hurry ? IDEM_VISIT_TURN : IDEM_VISIT_MAX) * INT64CONST(1000);
+	return !visit.sweep.leases_only || visit.sweep.leases != NULL;
 }
 
 /* Batches and pauses, until one of the reasons at the head of the file */

@@ -12,7 +12,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $node = new_server('life', "max_worker_processes = 3\nrestart_after_crash = on");
+my $node = new_server('life', "max_worker_processes = 3\nrestart_after_crash = on",
+	allows_streaming => 1);
 my $log;
 
 wait_process($node, 'idem launcher');
@@ -190,7 +191,14 @@ $node->safe_psql(
 	'two', q{
 SET synchronous_commit = local;
 SELECT count(*) FROM idem_once_batch('c', ARRAY['x', 'y'], '1 ms')});
+my $waits = $node->background_psql('two');
+my $waiting = $waits->query_safe('SELECT pg_backend_pid()');
+$waits->query_until(qr/waits/, "\\echo waits\nCREATE TABLE waits ();\n");
+ok( $node->poll_query_until('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $waiting"),
+	'a session waits for a standby');
 ok(wait_swept($node, 'two'), 'swept without waiting for a standby');
+$node->safe_psql('two', "SELECT pg_cancel_backend($waiting)");
+$waits->quit;
 
 # Ends with the server, in every mode
 
