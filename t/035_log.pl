@@ -17,9 +17,12 @@ use Test::More;
 my ($pkglibdir) = `pg_config --pkglibdir` =~ /(.*)/;
 my $statements = -e "$pkglibdir/pg_stat_statements.so";
 
-# Parameters of statements are the server's to log, or not (SECURITY.md).
+# Parameters of statements are the server's to log, or not (SECURITY.md). From 16 on
+# auto_explain does so, too.
+my ($major) = `pg_config --version` =~ /(\d+)/;
+my $parameters = $major >= 16 ? "auto_explain.log_parameter_max_length = 0\n" : '';
 my $node = new_idem_server(
-	'log', "shared_preload_libraries = '" . ($statements ? 'pg_stat_statements, ' : '') . "idem, auto_explain'" . q{
+	'log', "shared_preload_libraries = '" . ($statements ? 'pg_stat_statements, ' : '') . "idem, auto_explain'\n$parameters" . q{
 log_statement = all
 log_duration = on
 log_error_verbosity = verbose
