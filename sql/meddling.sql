@@ -51,3 +51,14 @@ SELECT outcome FROM idem_reserve('meddle', 'renamed', '\x01');
 -- The sweep passes over a table that has become empty.
 TRUNCATE idem_key;
 SELECT * FROM idem_sweep();
+
+-- It sweeps no table but the extension's own, with the columns that it created.
+BEGIN;
+ALTER EXTENSION idem DROP TABLE idem_state;
+SELECT (test.failure('SELECT idem_sweep()')).*;
+ROLLBACK;
+BEGIN;
+ALTER TABLE idem_reminder_1 ALTER announced TYPE text;
+SELECT (test.failure('SELECT idem_sweep()')).state;
+ROLLBACK;
+SELECT * FROM idem_sweep();

@@ -154,7 +154,10 @@ CollectTallies(IdemTotals *totals, int max)
  * ----------
  */
 
-/* Take up what the file has, as far as there is room, and remove it */
+/*
+ * Take up what the file has, as far as there is room, and remove it, also when
+ * it cannot be read: it must not come back after a crash.
+ */
 static void
 LoadTallies(void)
 {
@@ -170,6 +173,7 @@ LoadTallies(void)
 			ereport(LOG,
 					(errcode_for_file_access(),
 					 errmsg("could not open file \"%s\": %m", IDEM_STAT_FILE)));
+		unlink(IDEM_STAT_FILE);
 		return;
 	}
 	if (fread(&header, sizeof(header), 1, file) == 1 &&

@@ -48,6 +48,7 @@ kill 'KILL', $checkpointer;
 ok($node->poll_query_until('postgres',
 	"SELECT pid <> $checkpointer FROM pg_stat_activity WHERE backend_type = 'checkpointer'"), 'the server has crashed and is back');
 is(stat_of('reserved'), 0, 'begun again after a crash');
+like(health('table_size'), qr/^t\|\d+ \w+ on disk; no pass has looked at the table yet$/, 'nothing is known of the table yet');
 
 # A file that is none of ours.
 $node->stop;
@@ -56,6 +57,16 @@ rename $file . '.other', $file or die;
 $node->start;
 is(stat_of('reserved'), 0, 'a file that cannot be read is passed over');
 like(slurp_file($node->logfile), qr/ignoring file "pg_stat\/idem\.stat"/, 'and the log says so');
+
+# One that cannot be read, or opened at all; it is written anew at the end.
+$node->stop;
+chmod 0, $file or die;
+my $log = -s $node->logfile;
+$node->start;
+like(substr(slurp_file($node->logfile), $log), qr/LOG: +could not open file "pg_stat\/idem\.stat"/, 'a file that cannot be opened is passed over, too');
+reserve($node, "'c', 'anew', $fp");
+$node->restart;
+is(stat_of('reserved'), 1, 'and written anew at the end');
 
 # Room for two databases. One that is dropped makes room for another.
 $node->safe_psql('postgres', "CREATE DATABASE $_") foreach qw(second third);
@@ -152,7 +163,7 @@ like(health('sweeper'), qr/^f\|the launcher does not run$/, 'the launcher does n
 
 # A file that cannot be written: the counters begin again, and the log says why.
 mkdir "$file.tmp" or die "$file.tmp: $!";
-my $log = -s $node->logfile;
+$log = -s $node->logfile;
 $node->restart;
 like(substr(slurp_file($node->logfile), $log), qr/LOG: +could not write file "pg_stat\/idem\.stat\.tmp"/, 'counters cannot be kept');
 is(stat_of('reserved'), 0, 'and begin again');
