@@ -782,9 +782,12 @@ LargestTable(Oid nsp)
 	return largest;
 }
 
-/* Does the notification queue have room? */
-static bool
-QueueHasRoom(void)
+/*
+ * Does the notification queue have room?  To ask is what makes some: once it is
+ * full, nothing else in the server removes what all have read by now.
+ */
+bool
+IdemReminderQueueHasRoom(void)
 {
 	return DatumGetFloat8(DirectFunctionCall1(pg_notification_queue_usage,
 											  (Datum) 0)) < QUEUE_NEARLY_FULL;
@@ -810,7 +813,7 @@ IdemReminderPassBegin(Oid nsp, bool by_hand, MemoryContext parent)
 
 	pass->nsp = nsp;
 	pass->context = context;
-	pass->may_announce = !by_hand || QueueHasRoom();
+	pass->may_announce = !by_hand || IdemReminderQueueHasRoom();
 	pass->may_truncate = !by_hand;
 	pass->last = LargestTable(nsp);
 	return pass;

@@ -34,6 +34,7 @@ extern IdemReminderPass *IdemReminderPassBegin(Oid nsp, bool by_hand,
 extern bool IdemReminderPassStep(IdemReminderPass *pass, int64 changes,
 								 int64 *found);
 extern TimestampTz IdemReminderPassEnd(IdemReminderPass *pass);
+extern bool IdemReminderQueueHasRoom(void);
 extern void IdemReminderNotify(void);
 extern List *IdemReminderDue(Oid nsp, text *client);
 

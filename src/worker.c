@@ -451,6 +451,8 @@ Notify(void)
 	PG_TRY();
 	{
 		StartTransactionCommand();
+		if (visit.telling == IDEM_TELLING_REFUSED)
+			(void) IdemReminderQueueHasRoom();
 		IdemReminderNotify();
 		CommitTransactionCommand();
 		ReportTelling(NULL);
