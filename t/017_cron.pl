@@ -33,6 +33,7 @@ SKIP:
 	my $analyze = `command -v systemd-analyze 2>/dev/null`;
 	skip 'systemd-analyze or psql is not here', 1 if $analyze eq '' || !-x '/usr/bin/psql';
 	my ($out, $err) = run_command([ 'systemd-analyze', 'verify', glob "$units/*.{service,timer}" ]);
+	skip 'systemd-analyze has no /run/systemd here', 1 if $err =~ m{create directory '/run/systemd};
 	is("$out$err", '', 'the units are valid');
 }
 my ($command) = slurp_file("$units/idem-sweep.service") =~ /^ExecStart=\S*psql (.*)/m;
