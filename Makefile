@@ -6,7 +6,7 @@
 #   make monitoring     the real exporters and Prometheus' own tool on what is in monitoring/
 #   make torture    many clients, few keys and a nemesis: SECONDS=60 CLIENTS=16 SEED=...
 #   make mutants    whether the tests find each of the copies of src/ that have one rule broken
-#   make endurance  500 databases, a week's backlog, 100,000 visits: DATABASES=500 KEYS=5000000 PASSES=100000
+#   make endurance  500 databases, a week's backlog, 100,000 visits, 8 GB of NOTIFY: DATABASES=500 KEYS=5000000 PASSES=100000
 #   make fuzz       the fuzzer: SECONDS=60 for each target, SEED=..., MERGE=1
 #   make clients    the fingerprint in Python, JavaScript, Go and Java, as doc/fingerprint.md shows it
 #   make failover   the same clients at a Patroni cluster whose leader is killed and cut off: SECONDS=180 MODE=sync|async
@@ -115,8 +115,8 @@ monitoring:
 	@REGRESS= ISOLATION= PROVE_TESTS=t/034_monitoring.pl tools/sandbox monitoring tools/run-tests
 endurance:
 	@REGRESS= ISOLATION= TEST_TIMEOUT=$(or $(TEST_TIMEOUT),28800) PG_TEST_TIMEOUT_DEFAULT=$(or $(PG_TEST_TIMEOUT_DEFAULT),1800) \
-		ENDURANCE_DATABASES=$(or $(DATABASES),500) ENDURANCE_KEYS=$(or $(KEYS),5000000) ENDURANCE_PASSES=$(or $(PASSES),100000) \
-		PROVE_TESTS='t/014_worker_many.pl t/015_worker_backlog.pl t/018_worker_memory.pl' tools/sandbox test tools/run-tests
+		ENDURANCE_DATABASES=$(or $(DATABASES),500) ENDURANCE_KEYS=$(or $(KEYS),5000000) ENDURANCE_PASSES=$(or $(PASSES),100000) ENDURANCE_NOTIFY=1 \
+		PROVE_TESTS='$(or $(ONLY),t/014_worker_many.pl t/015_worker_backlog.pl t/018_worker_memory.pl t/025_notify.pl t/026_reminder_steps.pl)' tools/sandbox test tools/run-tests
 clients:
 	@CLIENT_LANGUAGES='python js go java' REGRESS= ISOLATION= PROVE_TESTS=t/023_clients.pl tools/sandbox clients tools/run-tests
 fuzz:

@@ -97,7 +97,7 @@ sub check_refused
 	ok(wait_announced($why, 20), "$why: stale leases are found");
 	ok(wait_swept($node, 'postgres'), "$why: what has expired is removed");
 	ok($node->wait_for_log($refused, $from), "$why: the log says that nobody can be told");
-	ok(wait_passes(5), "$why: one pass follows another");
+	ok(wait_passes(3), "$why: one pass follows another");
 	is(log_count($node, $refused, $from), 1, "$why: that is logged once");
 	is(log_count($node, qr/idem worker (?:WARNING|ERROR|FATAL)/, $from), 0, "$why: and nothing else");
 	is($node->safe_psql('postgres', qq{
@@ -113,7 +113,7 @@ sub check_told
 
 	ok(wait_told(1), "$why: afterwards the listener is told");
 	ok($node->wait_for_log($again, $from), "$why: which is logged");
-	ok(wait_passes(5), "$why: passes go on");
+	ok(wait_passes(3), "$why: passes go on");
 	is(told(), 1, "$why: it was told once");
 	is(log_count($node, $again, $from), 1, "$why: and so was the log");
 	return;
@@ -125,7 +125,7 @@ listen_anew();
 leave_stale('plain', 20);
 ok(wait_told(1), 'the listener is told');
 ok(wait_announced('plain', 20), 'of all that are stale');
-ok(wait_passes(5), 'passes go on');
+ok(wait_passes(3), 'passes go on');
 is(told(), 1, 'once');
 is(errors_in_log($node), '', 'and the log is not');
 
@@ -134,7 +134,7 @@ is(errors_in_log($node), '', 'and the log is not');
 my $pid = process_pid($node, 'idem launcher');
 $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 ok(wait_told(2), 'told again after the launcher was ended');
-ok(wait_passes(5), 'passes go on');
+ok(wait_passes(3), 'passes go on');
 is(told(), 2, 'once more');
 $node->safe_psql('postgres', q{SELECT idem_forget('plain')});
 $listener->quit;
