@@ -102,6 +102,20 @@ foreach my $db (grep { $western{$_} } @created)
 		"derived key in $db");
 }
 
+# An answer that is text or JSON is stored as UTF-8, and so replayed.
+foreach my $db (grep { $western{$_} } @created)
+{
+	my ($text, $json) = map { unpack 'H*', encode('UTF-8', $_) } 'é, ß', '{"é": "ß"}';
+
+	is( query($db, q{
+SELECT count(idem_complete('c', 'text', token, 200, 'é, ß')) FROM idem_reserve('c', 'text', '\x01');
+SELECT encode(idem_complete_json('c', 'json', token, 200, '{"é": "ß"}'), 'hex') FROM idem_reserve('c', 'json', '\x01');
+SELECT encode(body, 'hex') FROM idem_reserve('c', 'text', '\x01');
+SELECT encode(body, 'hex') FROM idem_reserve('c', 'json', '\x01')}),
+		join("\n", 1, $json, $text, $json),
+		"answers in $db");
+}
+
 # SQL_ASCII does not say what its bytes are: UTF-8 or an error.
 my $latin1 = "convert_from('\\x22e922', 'SQL_ASCII')::jsonb";
 is(sqlstate('sql_ascii', "SELECT idem_canonical_fingerprint($latin1)"),
