@@ -210,17 +210,18 @@ class Server:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[13]) + int(fields[14])) / TICKS
 
-    def clients_cpu(self):
-        """Seconds of CPU that the sessions took so far that are connected now."""
-        total = 0
+    def clients(self):
+        """How many sessions are connected, and the seconds of CPU that they took so far."""
+        count = total = 0
         for directory in Path("/proc").glob("[0-9]*"):
             try:
                 parent = int((directory / "stat").read_text().rsplit(")", 1)[1].split()[1])
                 if parent == self.pid and b"[local]" in (directory / "cmdline").read_bytes():
                     total += int((directory / "schedstat").read_text().split()[0])
+                    count += 1
             except (FileNotFoundError, ProcessLookupError):
                 pass
-        return total / 1e9
+        return count, total / 1e9
 
     def settled_cpu(self):
         """Like cpu(), when no client is connected any more."""
@@ -261,18 +262,22 @@ class Server:
         prefix = WORK / "load"
         for path in WORK.glob("load.*"):
             path.unlink()
-        command = self.pgbench(script, clients, amount + 2, ["-l", "--aggregate-interval=1", f"--log-prefix={prefix}"])
+        # pgbench counts its seconds from before the sessions are connected.
+        command = self.pgbench(script, clients, amount + 3 + clients // 25,
+                               ["-l", "--aggregate-interval=1", f"--log-prefix={prefix}"])
         process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        while process.poll() is None and self.clients()[0] < clients:
+            time.sleep(0.02)
         samples = []
         for pause in 1.2, amount:
             time.sleep(pause)
-            samples.append((time.monotonic(), self.clients_cpu()))
+            samples.append((time.monotonic(), self.clients()[1]))
         output, _ = process.communicate()
-        if process.returncode != 0:
+        # Each thread's log has a line a second, with the number of transactions; the last second is not a whole one.
+        logs = [path.read_text().splitlines()[:-1] for path in WORK.glob("load.*")]
+        if process.returncode != 0 or not logs or min(map(len, logs)) < 1 + amount:
             sys.exit(f"{' '.join(command)}\n{output}")
-        # Each thread's log has a line a second: when, how many transactions, ...
-        seconds = [path.read_text().splitlines()[1:1 + amount] for path in WORK.glob("load.*")]
-        transactions = sum(int(line.split()[1]) for lines in seconds for line in lines)
+        transactions = sum(int(line.split()[1]) for lines in logs for line in lines[1:1 + amount])
         (begin, before), (end, after) = samples
         rate = transactions / amount
         return Load(transactions, rate, (after - before) / (end - begin) / max(rate, 1))
