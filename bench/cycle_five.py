@@ -17,7 +17,7 @@ CLIENTS = 8
 def cycles(report, server):
     for commit, limit in TARGETS.items():
         loads = take_turns({name: lambda script=script: server.load(script, CLIENTS, synchronous_commit=commit)
-                            for name, script in WAYS.items()})
+                            for name, script in WAYS.items()}, warm_up=0)
         rate = {name: [load.rate for load in values] for name, values in loads.items()}
         report.target(f"five statements / the same with empty functions, synchronous_commit {commit}",
                       ratios(rate["idem"], rate["empty functions"]), ">=", limit)
@@ -34,7 +34,8 @@ def replays(report, server):
     with server.connect() as db:
         db.execute(f"SELECT idem_complete('c', 'hot', token, 200, {ANSWER}) FROM idem_reserve('c', 'hot', {FINGERPRINT})")
         db.execute(f"SELECT bench_spi_complete('c', 'hot', token, 200, {ANSWER}) FROM bench_spi_reserve('c', 'hot', {FINGERPRINT})")
-    loads = take_turns({name: lambda script=script: server.load(script, CLIENTS) for name, script in REPLAYS.items()})
+    loads = take_turns({name: lambda script=script: server.load(script, CLIENTS) for name, script in REPLAYS.items()},
+                       warm_up=0)
     rate = {name: [load.rate for load in values] for name, values in loads.items()}
     report.target("replay of a hot key / hand-written SQL, inserting first",
                   ratios(rate["idem"], rate["hand-written SQL, inserting first"]), ">=", 5)

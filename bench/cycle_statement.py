@@ -16,7 +16,7 @@ def main():
     with Server() as server:
         for commit, limit in TARGETS.items():
             loads = take_turns({name: lambda script=script: server.load(script, CLIENTS, synchronous_commit=commit)
-                                for name, script in WAYS.items()})
+                                for name, script in WAYS.items()}, warm_up=0)
             rate = {name: [load.rate for load in values] for name, values in loads.items()}
             for name in "idem_call", "CTE":
                 report.target(f"{name} / bare INSERT, synchronous_commit {commit}",
@@ -31,7 +31,7 @@ def main():
         else:
             with Redis() as redis:
                 rate = take_turns({mode: lambda mode=mode: drive(mode, CLIENTS, server, redis)
-                                   for mode in ("bare", "call", "redis-cycle")})
+                                   for mode in ("bare", "call", "redis-cycle")}, warm_up=0)
             report.figure("idem_call / bare INSERT, libpq", ratios(rate["call"], rate["bare"]), 2)
             report.figure("Redis around a bare INSERT / bare INSERT, libpq and hiredis",
                           ratios(rate["redis-cycle"], rate["bare"]), 2)

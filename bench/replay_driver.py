@@ -14,7 +14,6 @@ SELECT outcome, status_code, headers, body FROM idem_reserve('r', :k::text, '\x0
 """
 
 
-
 def by_driver(report, server):
     """The same loop for both systems."""
     if driver() is None or shutil.which("redis-server") is None:
@@ -22,7 +21,7 @@ def by_driver(report, server):
         return
     with Redis() as redis:
         rates = take_turns({mode: lambda mode=mode: drive(mode, 1, server, redis)
-                            for mode in ("select", "replay", "redis-get")})
+                            for mode in ("select", "replay", "redis-get")}, warm_up=0)
     report.target("replay / Redis GET, 1 client", ratios(rates["replay"], rates["redis-get"]), ">=", 0.7)
     report.figure("SELECT / Redis GET, 1 client", ratios(rates["select"], rates["redis-get"]), 2)
     for mode, values in rates.items():
@@ -41,7 +40,7 @@ def main():
         for clients in 1, 8:
             loads = take_turns({
                 "select": lambda: server.load(SELECT, clients),
-                "replay": lambda: server.load(REPLAY, clients)})
+                "replay": lambda: server.load(REPLAY, clients)}, warm_up=0)
             rate = {name: [load.rate for load in values] for name, values in loads.items()}
             what = f"replay / prepared SELECT by primary key, {clients} client{'s' * (clients > 1)}"
             if clients == 1:

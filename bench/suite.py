@@ -46,6 +46,11 @@ def scaled(quick, full=None, tiny=None):
 ROUNDS = int(os.environ.get("BENCH_ROUNDS") or scaled(3, 15, 1))
 SECONDS = float(os.environ.get("BENCH_SECONDS") or scaled(1, 5, 0.2))
 
+# Sessions run for so many seconds before anything counts: a new one fills its
+# caches and maps every page of shared memory that it meets, and applications
+# keep their connections.
+WARM_UP = scaled(4, 8, 0)
+
 # A key of 36 bytes, as a UUID has; pgbench draws the number.
 DRAW_KEY = r"\set k random(100000000000, 999999999999)" + "\n"
 KEY = "(:k::text || '-4c3b-9a5f-0b9f2c6a7d1e')"
@@ -246,12 +251,7 @@ class Server:
             *limit, *options, "-f", path, "-h", self.base, "-U", "postgres", "postgres")]
 
     def load(self, script, clients=8, amount=SECONDS, synchronous_commit="on"):
-        """Let pgbench run a script for so many seconds or transactions, and return what came of it.
-
-        Seconds are counted from the second one on: a new backend fills its caches and
-        meets every page of shared memory for the first time, and applications keep
-        their connections.
-        """
+        """Let pgbench run a script, and return what came of it: in so many seconds after warming up, or transactions."""
         environment = {**os.environ, "PGOPTIONS": f"-c synchronous_commit={synchronous_commit}"}
         if isinstance(amount, dict) or TINY:
             before = self.settled_cpu()
@@ -263,21 +263,21 @@ class Server:
         for path in WORK.glob("load.*"):
             path.unlink()
         # pgbench counts its seconds from before the sessions are connected.
-        command = self.pgbench(script, clients, amount + 3 + clients // 25,
+        command = self.pgbench(script, clients, WARM_UP + amount + 2 + clients // 25,
                                ["-l", "--aggregate-interval=1", f"--log-prefix={prefix}"])
         process = subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         while process.poll() is None and self.clients()[0] < clients:
             time.sleep(0.02)
         samples = []
-        for pause in 1.2, amount:
+        for pause in WARM_UP + 0.2, amount:
             time.sleep(pause)
             samples.append((time.monotonic(), self.clients()[1]))
         output, _ = process.communicate()
         # Each thread's log has a line a second, with the number of transactions; the last second is not a whole one.
         logs = [path.read_text().splitlines()[:-1] for path in WORK.glob("load.*")]
-        if process.returncode != 0 or not logs or min(map(len, logs)) < 1 + amount:
+        if process.returncode != 0 or not logs or min(map(len, logs)) < WARM_UP + amount:
             sys.exit(f"{' '.join(command)}\n{output}")
-        transactions = sum(int(line.split()[1]) for lines in logs for line in lines[1:1 + amount])
+        transactions = sum(int(line.split()[1]) for lines in logs for line in lines[WARM_UP:WARM_UP + amount])
         (begin, before), (end, after) = samples
         rate = transactions / amount
         return Load(transactions, rate, (after - before) / (end - begin) / max(rate, 1))
@@ -335,8 +335,8 @@ def cpu_of(db, statement):
 
 
 def drive(mode, clients, server, redis=None, seconds=SECONDS):
-    """Let bench/driver run a mode; transactions per second."""
-    output = run([driver(), mode, clients, seconds, server.conninfo, redis.socket if redis else "-"])
+    """Let bench/driver run a mode; transactions per second, when warmed up."""
+    output = run([driver(), mode, clients, WARM_UP, seconds, server.conninfo, redis.socket if redis else "-"])
     return float(output.split(", ")[1].split()[0])
 
 
@@ -346,7 +346,7 @@ def drive(mode, clients, server, redis=None, seconds=SECONDS):
 def take_turns(variants, rounds=None, warm_up=1):
     """Call each function once a round, forth and back, and collect what they return.
 
-    The first round warms up and does not count. What was done to the machine by
+    So many rounds warm up and do not count. What was done to the machine by
     the variant before is spread: every other round goes the other way.
     """
     rounds = rounds or ROUNDS

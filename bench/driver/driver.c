@@ -4,7 +4,7 @@
  * side, hiredis on the other, both through a Unix socket; one process and one
  * connection for each client; nothing is pipelined.
  *
- * usage: driver MODE CLIENTS SECONDS CONNINFO REDIS_SOCKET
+ * usage: driver MODE CLIENTS WARM_UP SECONDS CONNINFO REDIS_SOCKET
  *
  *   bare          INSERT of a business row
  *   call          the same in idem_call, under a new key
@@ -186,13 +186,26 @@ static const struct mode
 
 #define NMODES ((int) (sizeof(modes) / sizeof(modes[0])))
 
+/* Run transactions for so many seconds; how many there were */
+static long
+run_for(const struct mode *mode, double seconds)
+{
+	double		end = now() + seconds;
+	long		count = 0;
+
+	while (now() < end)
+	{
+		mode->transaction();
+		count++;
+	}
+	return count;
+}
+
 static void
 run_client(const struct mode *mode, const char *conninfo, const char *socket,
-		   double seconds, long *done, double *taken)
+		   double warm_up, double seconds, long *done, double *taken)
 {
 	double		start;
-	double		end;
-	long		count = 0;
 	int			i;
 
 	pg = PQconnectdb(conninfo);
@@ -209,17 +222,9 @@ run_client(const struct mode *mode, const char *conninfo, const char *socket,
 		for (i = 1; i <= STORED_KEYS; i++)
 			check_reply(redisCommand(redis, "SET r:%d %s", i, answer), true);
 	}
-	for (i = 0; i < 50; i++)
-		mode->transaction();	/* warm up */
-
+	(void) run_for(mode, warm_up);
 	start = now();
-	end = start + seconds;
-	while (now() < end)
-	{
-		mode->transaction();
-		count++;
-	}
-	*done = count;
+	*done = run_for(mode, seconds);
 	*taken = now() - start;
 	PQfinish(pg);
 }
@@ -236,11 +241,11 @@ main(int argc, char **argv)
 	int			status = 0;
 	int			i;
 
-	for (i = 0; argc == 6 && i < NMODES; i++)
+	for (i = 0; argc == 7 && i < NMODES; i++)
 		if (strcmp(modes[i].name, argv[1]) == 0)
 			mode = &modes[i];
 	if (mode == NULL)
-		fail("usage: driver MODE CLIENTS SECONDS CONNINFO REDIS_SOCKET\n");
+		fail("usage: driver MODE CLIENTS WARM_UP SECONDS CONNINFO REDIS_SOCKET\n");
 	clients = atoi(argv[2]);
 	memset(answer, 'x', 200);
 
@@ -254,7 +259,7 @@ main(int argc, char **argv)
 		if (fork() == 0)
 		{
 			state = ((uint64_t) getpid() << 32) ^ (uint64_t) (now() * 1e9) ^ 0x9e3779b97f4a7c15;
-			run_client(mode, argv[4], argv[5], atof(argv[3]), &done[i], &taken[i]);
+			run_client(mode, argv[5], argv[6], atof(argv[3]), atof(argv[4]), &done[i], &taken[i]);
 			exit(0);
 		}
 	}
