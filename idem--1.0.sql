@@ -416,7 +416,8 @@ REVOKE ALL ON FUNCTION idem_sweep(integer) FROM PUBLIC;
 COMMENT ON FUNCTION idem_sweep(integer) IS
 'Do what the background worker does, by hand and in this transaction: remove expired keys and find stale leases.
 max_keys: most keys removed, NULL: ten times idem.sweep_batch. Call again until it returns (0, 0).
-expired: keys removed; stale: leases found to have become stale, which NOTIFY idem_stale tells. Errors: 22023, 25006.';
+expired: keys removed; stale: leases found to have become stale, which NOTIFY idem_stale tells.
+Errors: 22023, 25006, 42P01 and 55000 (the tables are not as the extension created them).';
 
 /*
  * Administration
