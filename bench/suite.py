@@ -379,6 +379,7 @@ class Report:
     def __init__(self, title):
         self.name = Path(sys.argv[0]).stem
         self.result = {"name": self.name, "title": title, "rounds": ROUNDS, "seconds": SECONDS,
+                       "commit": os.environ.get("BENCH_COMMIT", "unknown"),
                        "targets": [], "figures": [], "data": {}}
         say(f"\n{title}")
 
