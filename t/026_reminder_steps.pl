@@ -33,10 +33,11 @@ my $size = q{SELECT pg_relation_size('idem_reminder_1') + pg_relation_size('idem
 # Many that are answered, and all over the table some that are stale or running
 sub fill
 {
-	my ($round) = @_;
+	my ($round, $n) = @_;
 
+	$n //= $keys;
 	return $node->safe_psql('one', qq{
-SELECT count(*) FROM generate_series(1, $keys) i,
+SELECT count(*) FROM generate_series(1, $n) i,
 	idem_reserve(CASE i % 1000 WHEN 1 THEN 'stale' WHEN 2 THEN 'running' ELSE 'answered' END, '$round ' || lpad(i::text, 30, '0'), '\\x01',
 		lease => CASE i % 1000 WHEN 2 THEN '1 h' ELSE '1 us' END::interval, token => md5('$round ' || i)::uuid);
 -- as idem_complete would leave them, in a statement that is quicker
@@ -108,6 +109,62 @@ is(told(), 1, 'one notification more');
 is($node->safe_psql('one', 'SELECT count(*) FROM idem_claim_stale(1000000)'), 2 * $each, 'all of them can be claimed');
 $old->query_safe('COMMIT');
 $old->quit;
+
+# A worker that is ended between two steps loses nothing, whatever step it was
+
+sub in_round
+{
+	my ($round, $what) = @_;
+
+	return count_of("key LIKE '$round %' AND $what");
+}
+
+# A pass over so many, of which something has been done
+sub begin
+{
+	my ($round, $n) = @_;
+
+	sweeper($node, 'off');
+	fill($round, $n);
+	sweeper($node, 'on');
+	return $node->poll_query_until('one', "SELECT count(*) < $n FROM $reminders WHERE key LIKE '$round %'");
+}
+
+# in small steps, with somebody who reads, so that there is a middle to meet
+$node->append_conf('postgresql.conf', 'idem.sweep_batch = 20');
+my $fewer = 40_000;
+$each = $fewer / 1000;
+$old = $node->background_psql('one');
+$old->query_safe("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM $reminders");
+begin(3, $fewer);
+my $midway = 0;
+for (1 .. 5)
+{
+	my $pid = process_pid($node, 'idem worker') || next;
+	$node->safe_psql('one', "SELECT pg_terminate_backend($pid)");
+	$node->poll_query_until('one', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
+	$midway++ if in_round(3, "client = 'answered'") ne '0|0';
+}
+cmp_ok($midway, '>', 0, 'the worker was ended in the middle of a pass');
+ok($node->poll_query_until('one', qq{
+SELECT count(*) FILTER (WHERE client = 'answered') = 0 AND count(*) FILTER (WHERE client = 'stale' AND announced) = $each FROM $reminders WHERE key LIKE '3 %'}),
+	'another one goes on');
+is(in_round(3, "client = 'running' AND NOT announced"), "$each|$each", 'what runs is reminded of');
+is(in_round(3, "client = 'stale'"), "$each|$each", 'what is stale is there once');
+cmp_ok(told(), '>=', 1, 'and was told of');
+$old->query_safe('COMMIT');
+$old->quit;
+
+# So does a pass by hand beside the worker's
+
+begin(4, $fewer);
+my $hand = $node->safe_psql('one', 'SELECT coalesce(max(stale), -1) FROM idem_sweep()');
+cmp_ok($hand, '>=', 0, 'sweeping by hand goes on beside the worker');
+ok($node->poll_query_until('one', qq{
+SELECT count(*) FILTER (WHERE client = 'answered') = 0 AND count(*) FILTER (WHERE client = 'stale' AND announced) = $each FROM $reminders WHERE key LIKE '4 %'}),
+	'both together drop and find all');
+is(in_round(4, "client = 'running' AND NOT announced"), "$each|$each", 'what runs is reminded of');
+is(in_round(4, "client = 'stale'"), "$each|$each", 'what is stale is there once');
 $listener->quit;
 
 is(errors_in_log($node), '', 'log is quiet');
