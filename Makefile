@@ -124,7 +124,7 @@ fuzz:
 failover sharded poolers:
 	@tools/sandbox $@ scaling/run $@ $(foreach v,SECONDS CLIENTS SEED MODE FAULTS RATE POOL,$(if $($(v)),$(v)=$($(v))))
 bench:
-	@tools/bench $(foreach v,FULL ROUNDS SECONDS,$(if $($(v)),$(v)=$($(v)))) $(if $(ONLY),"ONLY=$(ONLY)")
+	@tools/bench $(foreach v,FULL ROUNDS SECONDS HUGE_PAGES,$(if $($(v)),$(v)=$($(v)))) $(if $(ONLY),"ONLY=$(ONLY)")
 examples:
 	@tools/examples $(if $(ONLY),"ONLY=$(ONLY)") $(if $(SCREENSHOTS),"SCREENSHOTS=$(SCREENSHOTS)")
 .PHONY: test demo torture mutants endurance monitoring failover sharded poolers fuzz clients bench examples

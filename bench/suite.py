@@ -117,6 +117,15 @@ def driver():
 
 # Servers
 
+def in_huge_pages(pid):
+    """Whether a process has memory from the pool of huge pages."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.split()[1] != "0" for line in lines if "_Hugetlb:" in line)
+
+
 SETTINGS = """
 shared_preload_libraries = 'idem'
 listen_addresses = ''
@@ -136,6 +145,8 @@ log_checkpoints = off
 
 class Server:
     """A private server with the extension, the schema and nothing else; use it in `with`."""
+
+    huge_pages = False  # what the last one that was started got
 
     def __init__(self, settings="", buffers=None):
         self.base = WORK / "server"
@@ -185,6 +196,7 @@ class Server:
         if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode != 0:
             sys.exit((self.base / "log").read_text()[-3000:])
         self.pid = int((self.data / "postmaster.pid").read_text().split()[0])
+        Server.huge_pages = in_huge_pages(self.pid)
 
     def stop(self, mode="fast"):
         if not (self.data / "postmaster.pid").exists():
@@ -411,5 +423,6 @@ class Report:
 
     def write(self):
         RESULTS.mkdir(parents=True, exist_ok=True)
+        self.result["huge_pages"] = Server.huge_pages
         path = RESULTS / f"{self.name}.json"
         path.write_text(json.dumps(self.result, indent=1, ensure_ascii=False) + "\n")
