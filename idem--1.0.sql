@@ -44,6 +44,18 @@ ALTER TABLE idem_key
     ALTER COLUMN fingerprint SET STORAGE MAIN,
     ALTER COLUMN lost_tokens SET STORAGE MAIN;
 
+-- No plan depends on these, and ANALYZE would keep samples of tokens, requests and
+-- answers in pg_statistic, for longer than the keys are kept.
+ALTER TABLE idem_key
+    ALTER COLUMN token SET STATISTICS 0,
+    ALTER COLUMN fingerprint SET STATISTICS 0,
+    ALTER COLUMN headers SET STATISTICS 0,
+    ALTER COLUMN body SET STATISTICS 0,
+    ALTER COLUMN request SET STATISTICS 0,
+    ALTER COLUMN recovery_point SET STATISTICS 0,
+    ALTER COLUMN recovery_data SET STATISTICS 0,
+    ALTER COLUMN lost_tokens SET STATISTICS 0;
+
 COMMENT ON TABLE idem_key IS 'one row per idempotency key; kept by the functions of extension idem, not to be changed by hand';
 COMMENT ON COLUMN idem_key.expires_at IS 'end of retention: from here on the key is absent to every caller; set when an attempt begins and moved by nothing else';
 COMMENT ON COLUMN idem_key.lease_until IS 'end of the lease of the attempt in progress, never later than expires_at';
@@ -95,6 +107,10 @@ CREATE TABLE idem_reminder_2 (
 ) USING heap;
 REVOKE ALL ON TABLE idem_reminder_2 FROM PUBLIC;
 REVOKE ALL ON TYPE idem_reminder_2 FROM PUBLIC;
+
+-- No plan depends on them.
+ALTER TABLE idem_reminder_1 ALTER COLUMN token SET STATISTICS 0, ALTER COLUMN client SET STATISTICS 0, ALTER COLUMN key SET STATISTICS 0;
+ALTER TABLE idem_reminder_2 ALTER COLUMN token SET STATISTICS 0, ALTER COLUMN client SET STATISTICS 0, ALTER COLUMN key SET STATISTICS 0;
 
 COMMENT ON TABLE idem_reminder_1 IS 'leases to look at when they are over; kept by extension idem';
 COMMENT ON TABLE idem_reminder_2 IS 'leases to look at when they are over; kept by extension idem';

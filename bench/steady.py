@@ -16,15 +16,15 @@ from pathlib import Path
 from scripts import FIVE, by_hand
 from suite import ROUNDS, TICKS, TINY, WORK, Report, Server, ratios, scaled
 
-RETENTION = scaled(5, 40, 1)
-RETENTIONS = scaled(6, 10, 3)
+RETENTION = scaled(20, 40, 1)
+RETENTIONS = scaled(5, 10, 3)
 CLIENTS = scaled(8, 8, 2)
-PAUSE = RETENTION / 20
+PAUSE = RETENTION / 10  # what a process takes to start must not be most of what it does
 RUNS = max(1, ROUNDS // 5)
 
 SETTINGS = f"""
 autovacuum = on
-autovacuum_naptime = {max(1, RETENTION // 5)}
+autovacuum_naptime = {max(1, RETENTION // 4)}
 autovacuum_vacuum_cost_delay = 0
 idem.sweeper = on
 idem.sweep_interval = '{round(PAUSE * 1000)} ms'

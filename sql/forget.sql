@@ -31,3 +31,8 @@ RESET idem.client;
 BEGIN READ ONLY;
 SELECT idem_forget('forget2');
 ROLLBACK;
+-- What ANALYZE samples is no more than what somebody may look for: of tokens, requests and answers nothing stays.
+SELECT idem_checkpoint('forget3', 'k', token, 'charged', '{"provider": 1}') FROM idem_reserve('forget3', 'k', '\x01', request => '{"amount": 1}');
+SELECT test.answered('forget3', 'done', '\x01') IS NOT NULL AS done;
+ANALYZE idem_key, idem_reminder_1, idem_reminder_2;
+SELECT tablename, attname FROM pg_stats WHERE tablename IN ('idem_key', 'idem_reminder_1', 'idem_reminder_2') AND attname NOT IN ('lease_until', 'announced') ORDER BY tablename COLLATE "C", attname COLLATE "C";
