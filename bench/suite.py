@@ -241,11 +241,9 @@ class Server:
         return count, total / 1e9
 
     def settled_cpu(self):
-        """Like cpu(), when no client is connected any more."""
-        if TINY:
-            return self.cpu()
+        """Like cpu(), when no session of pgbench is left."""
         with self.connect() as db:
-            while db.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'").fetchone()[0] > 1:
+            while db.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'").fetchone()[0] > 0:
                 time.sleep(0.02)
         return self.cpu()
 
