@@ -32,7 +32,7 @@ CREATE TABLE idem_key (
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.2,
-    autovacuum_analyze_scale_factor = 0.2
+    autovacuum_analyze_scale_factor = 1
 );
 REVOKE ALL ON TABLE idem_key FROM PUBLIC;
 REVOKE ALL ON TYPE idem_key FROM PUBLIC;

@@ -37,7 +37,7 @@ CREATE TABLE hand_key (
     body         bytea,
     PRIMARY KEY (client, key)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05,
-        autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0.2);
+        autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 1);
 
 CREATE TYPE bench_reservation AS (
     outcome text, token uuid, attempt int, status_code int, headers jsonb, body bytea

@@ -59,6 +59,21 @@ foreach my $name (@names)
 	}
 }
 
+# What counts seconds, while the benchmark has a session of its own
+{
+	delete local $ENV{TINY};
+	my $output = `cd $bench && $python - 2>&1 <<'PYTHON'
+import suite
+suite.WARM_UP = 1
+with suite.Server(buffers="32MB") as server, server.connect():
+    load = server.load("SELECT 1;\\n", 2, 2)
+    print(load.transactions > 2 and load.rate == load.transactions / 2, 0 < load.cpu < 2e6 / load.rate * 4)
+    load = server.load("SELECT 1;\\n", 2, {"transactions": 5})
+    print(load.transactions == 10)
+PYTHON`;
+	is($output, "True True\nTrue\n", 'a load is measured by the second, and by the transaction');
+}
+
 my $report = `$python $bench/report $results 2>&1`;
 is($?, 0, 'the report is made') or diag $report;
 my @lines = $report =~ /^\|.*\| (?:met|\*\*not met\*\*) \|$/mg;
