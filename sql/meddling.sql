@@ -62,3 +62,13 @@ ALTER TABLE idem_reminder_1 ALTER announced TYPE text;
 SELECT (test.failure('SELECT idem_sweep()')).state;
 ROLLBACK;
 SELECT * FROM idem_sweep();
+
+-- A function that has been moved: its schema is where it looks for the tables, from the next call on.
+BEGIN;
+SELECT outcome FROM idem_reserve('meddling', 'moved', '\x01');
+CREATE SCHEMA elsewhere;
+ALTER FUNCTION idem_reserve SET SCHEMA elsewhere;
+SELECT state, message FROM test.failure($$SELECT elsewhere.idem_reserve('meddling', 'moved', '\x01')$$);
+ALTER FUNCTION elsewhere.idem_reserve SET SCHEMA public;
+SELECT outcome FROM idem_reserve('meddling', 'moved', '\x01');
+ROLLBACK;

@@ -19,32 +19,54 @@
 #include "pin.h"
 #include "settings.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
 
 /*
- * What is known of the function that is called.  It lives as long as the
- * statement that calls it, or the plan of a PL/pgSQL expression, and so is not
- * outlived by anything that would change it.
+ * What is known of a function that is called, for all statements that do: to
+ * look it up anew in each is a good part of what a short one takes.  It is
+ * forgotten with any change to pg_proc.
  */
 typedef struct Callee
 {
+	Oid			function;
 	Oid			nsp;			/* schema of the extension: that of the function */
-	Oid			result;			/* its row type, once that is needed */
+	TypeCacheEntry *result;		/* its row type, once that is needed */
 } Callee;
 
+#define NCALLEES	8
+
+static Callee callees[NCALLEES];
+
+static void
+ForgetCallees(Datum arg, int cacheid, uint32 hashvalue)
+{
+	memset(callees, 0, sizeof(callees));
+}
+
+/* Its place, by its OID; another function may have been there */
 static Callee *
 FindCallee(FunctionCallInfo fcinfo)
 {
-	Callee	   *callee = fcinfo->flinfo->fn_extra;
+	static bool registered = false;
+	Oid			function = fcinfo->flinfo->fn_oid;
+	Callee	   *callee = &callees[function % NCALLEES];
+	Oid			nsp;
 
-	if (callee == NULL)
+	if (callee->function == function)
+		return callee;
+	if (!registered)
 	{
-		callee = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(Callee));
-		callee->nsp = get_func_namespace(fcinfo->flinfo->fn_oid);
-		fcinfo->flinfo->fn_extra = callee;
+		CacheRegisterSyscacheCallback(PROCOID, ForgetCallees, (Datum) 0);
+		registered = true;
 	}
+	nsp = get_func_namespace(function);
+	callee->function = function;
+	callee->nsp = nsp;
+	callee->result = NULL;
 	return callee;
 }
 
@@ -202,17 +224,20 @@ IdemKeptBytes(Jsonb *doc, const char *what)
 }
 
 /*
- * A row of the function's own result type.  Its descriptor belongs to the type
- * cache, and is not held on to.
+ * A row of the function's own result type.  Entries of the type cache stay where
+ * they are, but lose their descriptor when the type changes (typcache.c).
  */
 Datum
 IdemResult(FunctionCallInfo fcinfo, Datum *values, bool *isnull)
 {
 	Callee	   *callee = FindCallee(fcinfo);
-	TypeCacheEntry *type;
+	TypeCacheEntry *type = callee->result;
 
-	if (!OidIsValid(callee->result))
-		callee->result = get_func_rettype(fcinfo->flinfo->fn_oid);
-	type = lookup_type_cache(callee->result, TYPECACHE_TUPDESC);
+	if (type == NULL || type->tupDesc == NULL)
+	{
+		type = lookup_type_cache(get_func_rettype(fcinfo->flinfo->fn_oid),
+								 TYPECACHE_TUPDESC);
+		callee->result = type;
+	}
 	return HeapTupleGetDatum(heap_form_tuple(type->tupDesc, values, isnull));
 }
