@@ -102,7 +102,7 @@ sub check_refused
 	is(log_count($node, qr/idem worker (?:WARNING|ERROR|FATAL)/, $from), 0, "$why: and nothing else");
 	is($node->safe_psql('postgres', qq{
 SET synchronous_commit = local;
-SELECT count(*) FROM idem_claim_stale(5, client => '$why')}), 5, "$why: they can be claimed");
+SELECT count(*) FROM idem_claim_stale(5, '1 h', '$why')}), 5, "$why: they can be claimed");
 	is(told(), 0, "$why: nobody was told");
 	return;
 }
@@ -188,7 +188,7 @@ SELECT count(pg_notify('filler', repeat('x', 7900) || i)) FROM generate_series(1
 	leave_stale('by hand', 3);
 	is($node->safe_psql('postgres', 'SELECT * FROM idem_sweep()'), '10|0',
 		'idem_sweep removes what has expired, and leaves leases to another time');
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM idem_claim_stale(client => 'by hand')}), 3, 'which can be claimed');
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM idem_claim_stale(100, '1 h', 'by hand')}), 3, 'which can be claimed');
 	leave_stale('later', 3);
 	is($node->safe_psql('postgres', 'SELECT * FROM idem_sweep()'), '10|0', 'once more');
 	sweeper($node, 'on');
