@@ -5,6 +5,10 @@ Both do the same five statements, keep a key for the same time, and have
 autovacuum on. The reaper by hand is a session that deletes in batches of 1000,
 each a transaction, oldest first, skipping what is locked, and pauses as long as
 the sweeper does once there is nothing left.
+
+Every visit of the sweeper, and of autovacuum, is a process that starts; with a
+retention of seconds that is a good part of what they take, and has nothing to do
+with the number of keys. So what they take on the idle server is measured first.
 """
 
 import statistics
@@ -66,6 +70,13 @@ def upkeep_cpu(server, reaper):
     return server.cpu() + sum(process_cpu(pid) for pid in pids)
 
 
+def upkeep_rate(server, reaper, seconds):
+    """The CPU that they take in the next so many seconds: µs per second."""
+    start, before = time.monotonic(), upkeep_cpu(server, reaper)
+    time.sleep(seconds)
+    return (upkeep_cpu(server, reaper) - before) * 1e6 / (time.monotonic() - start)
+
+
 def transactions(path):
     """(second since the start, latency in ms) of each logged transaction."""
     rows = []
@@ -91,16 +102,14 @@ class Run:
                 server.sql("CREATE INDEX ON hand_key (expires_at)")
                 reaper = Reaper(server)
                 reaper.start()
+            idle = upkeep_rate(server, reaper, RETENTION / 2)
             command = server.pgbench(script, CLIENTS, seconds, ["-l", f"--log-prefix={WORK}/transactions"])
             if TINY:
                 limit = command.index("-t")
                 command[limit:limit + 2] = ["-T", str(seconds)]
             load = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             time.sleep(2 * RETENTION)  # until keys are removed as fast as they come
-            start, before = time.monotonic(), upkeep_cpu(server, reaper)
-            time.sleep(max(seconds - 2 * RETENTION - 0.5, 0.2))
-            spent = upkeep_cpu(server, reaper) - before
-            lasted = time.monotonic() - start
+            busy = upkeep_rate(server, reaper, max(seconds - 2 * RETENTION - 0.5, 0.2))
             if load.wait() != 0:
                 raise RuntimeError(load.stderr.read().decode())
             if reaper is not None:
@@ -115,7 +124,9 @@ class Run:
         late = sorted(latency for at, latency in rows if at >= 2 * RETENTION)
         self.p99 = late[len(late) * 99 // 100]
         self.rate = len(late) / max(rows[-1][0] - 2 * RETENTION, 0.001)
-        self.cpu_per_key = spent * 1e6 / (self.rate * lasted)
+        self.idle = idle / 1000
+        self.cpu_in_all = busy / self.rate
+        self.cpu_per_key = (busy - idle) / self.rate
         per_second = [0] * (int(rows[-1][0]) + 1)
         for at, _ in rows:
             per_second[int(at)] += 1
@@ -138,7 +149,7 @@ def main():
         return [getattr(run, attribute) for run in found[name]]
 
     report.target("rate of the last third / rate of the first retention", all_of("idem", "flat"), ">=", 0.95)
-    report.target("CPU of sweeper and vacuum, per key", all_of("idem", "cpu_per_key"), "<=", 12, 1, "µs")
+    report.target("CPU of sweeper and vacuum per key, beyond what they take without any", all_of("idem", "cpu_per_key"), "<=", 12, 1, "µs")
     report.target("rate / that of hand-written SQL", ratios(all_of("idem", "rate"), all_of("by hand", "rate")), ">=", 1.15)
     report.target("99th percentile of latency / that of hand-written SQL",
                   ratios(all_of("idem", "p99"), all_of("by hand", "p99")), "<=", 1)
@@ -146,7 +157,9 @@ def main():
         report.figure(f"{name}: rate once keys expire", all_of(name, "rate"), 0, "/s")
         report.figure(f"{name}: 99th percentile of latency", all_of(name, "p99"), 1, "ms")
         report.figure(f"{name}: last third / first retention", all_of(name, "flat"), 2)
-        report.figure(f"{name}: CPU of what removes keys, per key", all_of(name, "cpu_per_key"), 1, "µs")
+        report.figure(f"{name}: CPU of what removes keys, without any", all_of(name, "idle"), 1, "ms per second")
+        report.figure(f"{name}: ... per key, beyond that", all_of(name, "cpu_per_key"), 1, "µs")
+        report.figure(f"{name}: ... per key, in all", all_of(name, "cpu_in_all"), 1, "µs")
         report.figure(f"{name}: size at the end / keys of one retention",
                       [run.size / (run.rate * RETENTION) for run in found[name]], 0, "B")
     runs = [run.per_second for name in ways for run in found[name][:1]]
