@@ -6,30 +6,31 @@
 /*
  * Tables. They are read and written by the functions below, directly through
  * the table access method, and belong to nobody else. What every row has comes
- * first, so that it is found without looking at what stands before it.
+ * first, so that it is found without looking at what stands before it; what few
+ * have comes last, since a row ends with its last column that is not null.
  */
 
 CREATE TABLE idem_key (
     expires_at     timestamptz NOT NULL,
     lease_until    timestamptz NOT NULL,
     began_at       timestamptz NOT NULL,
-    created_at     timestamptz NOT NULL,
     token          uuid        NOT NULL,
-    attempt        integer     NOT NULL,
     client         text COLLATE pg_catalog."C" NOT NULL,
     key            text COLLATE pg_catalog."C" NOT NULL,
     fingerprint    bytea,
-    status_code    integer,
     completed_at   timestamptz,
-    headers        jsonb,
+    status_code    integer,
     body           bytea,
+    headers        jsonb,
+    attempt        integer,
+    created_at     timestamptz,
+    lost_tokens    uuid[],
     request        jsonb,
     recovery_point text,
     recovery_data  jsonb,
-    lost_tokens    uuid[],
     PRIMARY KEY (client, key)
 ) USING heap WITH (
-    fillfactor = 80,
+    fillfactor = 92,
     autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.2,
     autovacuum_analyze_scale_factor = 1
@@ -60,20 +61,20 @@ COMMENT ON TABLE idem_key IS 'one row per idempotency key; kept by the functions
 COMMENT ON COLUMN idem_key.expires_at IS 'end of retention: from here on the key is absent to every caller; set when an attempt begins and moved by nothing else';
 COMMENT ON COLUMN idem_key.lease_until IS 'end of the lease of the attempt in progress, never later than expires_at';
 COMMENT ON COLUMN idem_key.began_at IS 'when the current attempt began; expires_at - began_at is the retention that was granted';
-COMMENT ON COLUMN idem_key.created_at IS 'when the key was first reserved';
 COMMENT ON COLUMN idem_key.token IS 'who owns the key: random, new with every attempt';
-COMMENT ON COLUMN idem_key.attempt IS '1, and one more with every takeover of a stale lease';
-COMMENT ON COLUMN idem_key.status_code IS 'HTTP status code of the stored answer; NULL while in progress';
-COMMENT ON COLUMN idem_key.completed_at IS 'when the answer was stored; NULL while in progress';
 COMMENT ON COLUMN idem_key.client IS 'whose key it is, 1 to 255 bytes';
 COMMENT ON COLUMN idem_key.key IS 'the idempotency key, 1 to 1,000 bytes';
 COMMENT ON COLUMN idem_key.fingerprint IS 'hash of the request, 1 to 64 bytes; tells a retry from another request';
-COMMENT ON COLUMN idem_key.headers IS 'headers of the stored answer, an object or an array of pairs';
+COMMENT ON COLUMN idem_key.completed_at IS 'when the answer was stored; NULL while in progress';
+COMMENT ON COLUMN idem_key.status_code IS 'HTTP status code of the stored answer; NULL while in progress';
 COMMENT ON COLUMN idem_key.body IS 'body of the stored answer, byte for byte; NULL is no body, not an empty one';
+COMMENT ON COLUMN idem_key.headers IS 'headers of the stored answer, an object or an array of pairs';
+COMMENT ON COLUMN idem_key.attempt IS 'one more with every takeover of a stale lease; NULL is 1';
+COMMENT ON COLUMN idem_key.created_at IS 'when the key was first reserved; NULL in its first attempt, which began at began_at';
+COMMENT ON COLUMN idem_key.lost_tokens IS 'tokens of earlier attempts, which no later attempt may have again; NULL before the first takeover and once completed';
 COMMENT ON COLUMN idem_key.request IS 'the request, where it was given to idem_reserve';
 COMMENT ON COLUMN idem_key.recovery_point IS 'how far the work had come at the last checkpoint';
 COMMENT ON COLUMN idem_key.recovery_data IS 'what the last checkpoint noted';
-COMMENT ON COLUMN idem_key.lost_tokens IS 'tokens of earlier attempts, which no later attempt may have again; NULL before the first takeover and once completed';
 
 -- lz4 is faster at about the same size; not every server is built with it
 DO $do$
@@ -397,8 +398,8 @@ CREATE VIEW idem_keys WITH (security_barrier) AS
                 WHEN k.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN 'stale'
                 ELSE 'in_progress'
            END AS state,
-           k.attempt,
-           k.created_at,
+           COALESCE(k.attempt, 1) AS attempt,
+           COALESCE(k.created_at, k.began_at) AS created_at,
            k.began_at,
            k.lease_until,
            k.completed_at,

@@ -36,7 +36,7 @@ CREATE TABLE hand_key (
     headers      jsonb,
     body         bytea,
     PRIMARY KEY (client, key)
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05,
+) WITH (fillfactor = 92, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 1);
 
 CREATE TYPE bench_reservation AS (

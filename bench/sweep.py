@@ -12,9 +12,9 @@ from suite import SECONDS, WORK, Report, Server, ratios, run, scaled, take_turns
 
 CLIENTS = 8
 BACKLOG = scaled(500000, 1000000, 2000)
-FILL = f"""INSERT INTO idem_key (expires_at, lease_until, began_at, created_at, token, attempt, status_code, completed_at,
+FILL = f"""INSERT INTO idem_key (expires_at, lease_until, began_at, token, status_code, completed_at,
                                  client, key, fingerprint, body)
-SELECT t, t, t, t, gen_random_uuid(), 1, 200, t, 'old', gen_random_uuid()::text, '\\x01', repeat('x', 200)::bytea
+SELECT t, t, t, gen_random_uuid(), 200, t, 'old', gen_random_uuid()::text, '\\x01', repeat('x', 200)::bytea
   FROM generate_series(1, {BACKLOG}), (SELECT now() - interval '1 day') AS x(t)"""
 
 

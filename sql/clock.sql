@@ -12,7 +12,7 @@ SELECT clock_timestamp() AS earlier \gset
 SELECT outcome FROM idem_reserve('clock', 'k', '\x01', lease => '30 ms', retention => '1 h');
 SELECT created_at >= :'earlier' AS by_the_clock, lease_until - created_at AS lease, expires_at - created_at AS retention, lease_until > :'began'::timestamptz + '30 ms' AS not_over
 FROM idem_lookup('clock', 'k');
-SELECT began_at = created_at AS same FROM idem_key WHERE client = 'clock' AND key = 'k';
+SELECT began_at = created_at AS same FROM idem_keys WHERE client = 'clock' AND key = 'k';
 COMMIT;
 
 -- In that transaction, too, a lease is over when it is over: time moves within a transaction, and within a statement.

@@ -73,4 +73,4 @@ INSERT INTO idem_key TABLE copy;
 DROP TABLE copy;
 SELECT outcome, convert_from(body, 'UTF8') AS body FROM idem_reserve('d', 'small', '\x01');
 SELECT outcome, attempt FROM idem_reserve('d', 'stale', '\x01');
-ALTER TABLE idem_key ALTER COLUMN body SET STORAGE EXTENDED, ALTER COLUMN headers SET STORAGE EXTENDED, SET (fillfactor = 80);
+ALTER TABLE idem_key ALTER COLUMN body SET STORAGE EXTENDED, ALTER COLUMN headers SET STORAGE EXTENDED, SET (fillfactor = 92);

@@ -15,7 +15,7 @@ SELECT state FROM idem_lookup('meddle', 'k');
 
 -- Another table under the name by the time of the commit: no reminder, no harm.
 BEGIN;
-ALTER TABLE idem_key SET (fillfactor = 80);
+ALTER TABLE idem_key SET (fillfactor = 92);
 SELECT outcome FROM idem_reserve('meddle', 'renamed', '\x01');
 ALTER TABLE idem_key RENAME TO idem_key_away;
 CREATE TABLE idem_key (a int, b int);

@@ -55,7 +55,7 @@ SELECT test.age('stat', 'call', '25 h'), test.age('stat', 'mark', '25 h');
 SELECT passes FROM idem_stat WHERE datname = current_database() \gset
 SELECT expired >= 2 AS expired FROM idem_sweep();
 SELECT expired >= 2 AS expired, passes > :passes AS passes, last_pass BETWEEN now() - interval '1 min' AND clock_timestamp() AS just_now, last_pass_duration >= '0' AS took,
-       keys = (SELECT count(*) FROM idem_keys) AS keys, row_bytes BETWEEN keys * 100 AND bytes AS row_bytes, bytes >= pg_total_relation_size('idem_key') AS bytes, oldest_expired
+       keys = (SELECT count(*) FROM idem_keys) AS keys, row_bytes BETWEEN keys * 72 AND bytes AS row_bytes, bytes >= pg_total_relation_size('idem_key') AS bytes, oldest_expired
   FROM idem_stat WHERE datname = current_database();
 -- what is stale, and what could not all be removed
 SELECT outcome FROM idem_reserve('stat', 'stale', '\x01');

@@ -4,7 +4,7 @@
 -- expires_at) and section 5 (a default lease is capped).
 
 CREATE FUNCTION pg_temp.spans(a_key text, OUT attempt int, OUT lease interval, OUT retention interval, OUT request jsonb) LANGUAGE sql AS $$
-    SELECT attempt, lease_until - began_at, expires_at - began_at, request FROM idem_key WHERE client = 't' AND key = a_key
+    SELECT coalesce(attempt, 1), lease_until - began_at, expires_at - began_at, request FROM idem_key WHERE client = 't' AND key = a_key
 $$;
 
 -- The retention granted stays, whether the takeover asks for more, for less or for nothing.
@@ -32,7 +32,7 @@ SELECT outcome FROM idem_reserve('t', 'request', '\x01', request => '{"n": 2}');
 SELECT request FROM pg_temp.spans('request');
 
 -- created_at tells when the key was first reserved.
-SELECT began_at - created_at > '7 s' AS created_before FROM idem_key WHERE client = 't' AND key = 'k';
+SELECT began_at - created_at > '7 s' AS created_before FROM idem_keys WHERE client = 't' AND key = 'k';
 
 -- The recovery point of the attempt before is handed over.
 UPDATE idem_key SET recovery_point = 'charged', recovery_data = '{"charge": 1}' WHERE client = 't' AND key = 'k';

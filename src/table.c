@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "access/sysattr.h"
@@ -339,6 +340,12 @@ IdemRowRead(IdemTable *table, TupleTableSlot *slot, IdemRow *row)
 	heap_deform_tuple(row->tuple, RelationGetDescr(table->rel),
 					  row->values, row->isnull);
 	ExecClearTuple(slot);
+
+	/* see IdemRowSlot */
+	if (row->isnull[IDEM_COL_ATTEMPT])
+		IdemRowSet(row, IDEM_COL_ATTEMPT, Int32GetDatum(1));
+	if (row->isnull[IDEM_COL_CREATED_AT])
+		IdemRowSet(row, IDEM_COL_CREATED_AT, row->values[IDEM_COL_BEGAN_AT]);
 }
 
 /* What is stored may be compressed or short; equal means equal bytes */
@@ -377,18 +384,56 @@ IdemRowSetNull(IdemRow *row, IdemColumn col)
 }
 
 /*
+ * Have the tuple end with its last column that is not null, as those of a table
+ * do that was given more columns later (heap_getattr in htup_details.h): most
+ * rows of ours have no null before that, and so need no null bitmap.  A tuple
+ * that goes through the toaster comes out of it with all columns.
+ */
+static void
+CutNulls(HeapTuple tuple, const bool *isnull)
+{
+	HeapTupleHeader data = tuple->t_data;
+	int			ncols = IDEM_NCOLS;
+	bool		hasnulls;
+	int			before = data->t_hoff;
+	int			after;
+
+	while (isnull[ncols - 1])
+		ncols--;
+	hasnulls = memchr(isnull, true, ncols) != NULL;
+	after = MAXALIGN(SizeofHeapTupleHeader + (hasnulls ? BITMAPLEN(ncols) : 0));
+	if (after >= before || tuple->t_len > TOAST_TUPLE_THRESHOLD)
+		return;
+
+	memmove((char *) data + after, (char *) data + before, tuple->t_len - before);
+	tuple->t_len -= before - after;
+	data->t_hoff = after;
+	HeapTupleHeaderSetNatts(data, ncols);
+	if (!hasnulls)
+		data->t_infomask &= ~HEAP_HASNULL;
+}
+
+/*
  * The row as a slot that the table access method takes.  It has the tuple in
  * it already: of a virtual slot the access method would form one, and for a
  * speculative insertion two.
+ *
+ * Most keys never see a second attempt.  Of a first one, its number and the
+ * time of creation, which is when it began, are not stored.
  */
 TupleTableSlot *
 IdemRowSlot(IdemTable *table, const IdemRow *row)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-	HeapTuple	tuple = heap_form_tuple(desc, (Datum *) row->values,
-										(bool *) row->isnull);
+	bool		isnull[IDEM_NCOLS];
+	HeapTuple	tuple;
 
+	memcpy(isnull, row->isnull, sizeof(isnull));
+	if (IdemRowAttempt(row) == 1)
+		isnull[IDEM_COL_ATTEMPT] = isnull[IDEM_COL_CREATED_AT] = true;
+	tuple = heap_form_tuple(desc, (Datum *) row->values, isnull);
+	CutNulls(tuple, isnull);
 	tuple->t_tableOid = RelationGetRelid(table->rel);
 	slot->tts_tableOid = tuple->t_tableOid;
 	return ExecStoreHeapTuple(tuple, slot, true);

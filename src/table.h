@@ -23,20 +23,20 @@ typedef enum IdemColumn
 	IDEM_COL_EXPIRES_AT,
 	IDEM_COL_LEASE_UNTIL,
 	IDEM_COL_BEGAN_AT,
-	IDEM_COL_CREATED_AT,
 	IDEM_COL_TOKEN,
-	IDEM_COL_ATTEMPT,
 	IDEM_COL_CLIENT,
 	IDEM_COL_KEY,
 	IDEM_COL_FINGERPRINT,
-	IDEM_COL_STATUS_CODE,
 	IDEM_COL_COMPLETED_AT,
-	IDEM_COL_HEADERS,
+	IDEM_COL_STATUS_CODE,
 	IDEM_COL_BODY,
+	IDEM_COL_HEADERS,
+	IDEM_COL_ATTEMPT,
+	IDEM_COL_CREATED_AT,
+	IDEM_COL_LOST_TOKENS,
 	IDEM_COL_REQUEST,
 	IDEM_COL_RECOVERY_POINT,
 	IDEM_COL_RECOVERY_DATA,
-	IDEM_COL_LOST_TOKENS,
 	IDEM_NCOLS
 } IdemColumn;
 
@@ -62,7 +62,8 @@ typedef struct IdemTable
 
 /*
  * One version of a row: where it is, and its columns.  By-reference columns
- * point into `tuple`, a copy, or to what the caller put there.
+ * point into `tuple`, a copy, or to what the caller put there.  The attempt and
+ * the time of creation are there even where the table has them not stored.
  */
 typedef struct IdemRow
 {

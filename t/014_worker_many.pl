@@ -60,8 +60,8 @@ BEGIN;
 ALTER EXTENSION idem DROP TABLE idem_key;
 ALTER TABLE idem_key RENAME TO elsewhere;
 CREATE TABLE idem_key (LIKE elsewhere INCLUDING ALL);
-INSERT INTO idem_key (expires_at, lease_until, began_at, created_at, token, attempt, client, key)
-SELECT '2000-01-01', '2000-01-01', '2000-01-01', '2000-01-01', gen_random_uuid(), 1, 'c', i::text
+INSERT INTO idem_key (expires_at, lease_until, began_at, token, client, key)
+SELECT '2000-01-01', '2000-01-01', '2000-01-01', gen_random_uuid(), 'c', i::text
 FROM generate_series(1, 10) i;
 ALTER TABLE idem_key OWNER TO stranger;
 COMMIT});

@@ -29,9 +29,9 @@ add_database($node, $_) for qw(one two);
 
 $node->safe_psql(
 	'one', qq{
-INSERT INTO idem_key (expires_at, lease_until, began_at, created_at, token, attempt, status_code, completed_at, client, key, fingerprint, body)
+INSERT INTO idem_key (expires_at, lease_until, began_at, token, status_code, completed_at, client, key, fingerprint, body)
 SELECT t + interval '1 day' + CASE WHEN i % ($keys / $live) = 0 THEN interval '30 days' ELSE '0' END,
-	t, t, t, gen_random_uuid(), 1, 200, t, 'c', i::text, '\\x01', convert_to('answer ' || i, 'UTF8')
+	t, t, gen_random_uuid(), 200, t, 'c', i::text, '\\x01', convert_to('answer ' || i, 'UTF8')
 FROM generate_series(1, $keys) i, LATERAL (SELECT now() - interval '8 days') x(t)});
 my $size = $node->safe_psql('one', q{SELECT pg_relation_size('idem_key')});
 $node->safe_psql('one', 'CREATE TABLE bystander ()');
@@ -82,8 +82,8 @@ $old->quit;
 $node->safe_psql('one', 'VACUUM idem_key');
 $node->safe_psql(
 	'one', qq{
-INSERT INTO idem_key (expires_at, lease_until, began_at, created_at, token, attempt, status_code, completed_at, client, key, fingerprint, body)
-SELECT t + interval '1 day', t, t, t, gen_random_uuid(), 1, 200, t, 'again', i::text, '\\x01', convert_to('answer ' || i, 'UTF8')
+INSERT INTO idem_key (expires_at, lease_until, began_at, token, status_code, completed_at, client, key, fingerprint, body)
+SELECT t + interval '1 day', t, t, gen_random_uuid(), 200, t, 'again', i::text, '\\x01', convert_to('answer ' || i, 'UTF8')
 FROM generate_series(1, $keys) i, LATERAL (SELECT now()) x(t)});
 cmp_ok($node->safe_psql('one', q{SELECT pg_relation_size('idem_key')}),
 	'<=', 1.1 * $size, 'the space is used again');

@@ -34,7 +34,7 @@ SELECT r.outcome, r.token, r.attempt, r.status_code, r.headers, r.body,
 """
 
 KEEP = """
-INSERT INTO {} SELECT $3::uuid, k.client, k.key, k.attempt, k.token, k.began_at, k.expires_at
+INSERT INTO {} SELECT $3::uuid, k.client, k.key, coalesce(k.attempt, 1), k.token, k.began_at, k.expires_at
   FROM idem_key k WHERE k.client = $1 AND k.key = $2
  ORDER BY k.began_at DESC LIMIT 1  -- an old snapshot sees the row that was swept, too
 """

@@ -72,7 +72,11 @@ def same(before, after, *names):
 
 
 def is_new(row):
-    return row["attempt"] == "1" and row["began_at"] == row["created_at"]
+    return row["attempt"] is None and row["created_at"] is None
+
+
+def created_at(row):
+    return row["began_at"] if row["created_at"] is None else row["created_at"]
 
 
 def judge(before, after, at):
@@ -94,9 +98,10 @@ def judge(before, after, at):
         if not same(before, after, "attempt", "began_at", "created_at", "expires_at", "fingerprint", "request"):
             return "the owner changed what is none of the owner's"
         return None
-    if not same(before, after, "created_at", "fingerprint", "request", "recovery_point", "recovery_data"):
+    if created_at(after) != created_at(before) or \
+       not same(before, after, "fingerprint", "request", "recovery_point", "recovery_data"):
         return "a takeover changed more than the attempt"
-    if int(after["attempt"]) != int(before["attempt"]) + 1:
+    if int(after["attempt"]) != int(before["attempt"] or 1) + 1:
         return "a takeover, and not the next attempt"
     if before["lease_until"] > after["began_at"]:
         return "a lease that ran was taken over"

@@ -13,7 +13,7 @@ DECLARE
     n int;
 BEGIN
     INSERT INTO business
-    SELECT done, k.client, k.key, k.attempt, k.token, k.began_at, k.expires_at
+    SELECT done, k.client, k.key, coalesce(k.attempt, 1), k.token, k.began_at, k.expires_at
       FROM idem_key k
      WHERE k.client = asked->>'client' AND k.key = asked->>'key'
      ORDER BY k.began_at DESC LIMIT 1;
@@ -47,7 +47,7 @@ BEGIN
         CONTINUE WHEN r.outcome <> 'new';
         work := gen_random_uuid();
         INSERT INTO business
-        SELECT work, k.client, k.key, k.attempt, k.token, k.began_at, k.expires_at
+        SELECT work, k.client, k.key, coalesce(k.attempt, 1), k.token, k.began_at, k.expires_at
           FROM idem_key k
          WHERE k.client = 'rush' AND k.key = batch || '/' || i AND k.token = r.token;
         PERFORM idem_complete('rush', batch || '/' || i, r.token, 200, work::text);
