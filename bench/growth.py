@@ -15,11 +15,12 @@ import shutil
 import psycopg
 
 from callgrind import count
-from suite import ANSWER, FINGERPRINT, TINY, Report, Server, cpu_of, ratios, scaled, take_turns
+from suite import ANSWER, FINGERPRINT, ROUNDS, TINY, Report, Server, cpu_of, ratios, scaled, take_turns
 
 SMALL = scaled(10**4, tiny=200)
 SIZES = scaled([10**4, 10**5, 10**6], [10**4, 10**5, 10**6, 10**7], [200, 400])
 BATCH = scaled(1000, 2000, 10)
+BATCHES = 1 if TINY else 5 * ROUNDS  # each takes some milliseconds
 FRESH = scaled(50, 50, 5)
 FEW, MANY = scaled((100, 600), (100, 1100), (5, 15))
 BETWEEN_CHECKPOINTS = scaled([300, 3000, 30000], [1000, 10000, 100000], [10])
@@ -31,6 +32,8 @@ FILL = f"""INSERT INTO idem_key (expires_at, lease_until, began_at, token, statu
 SELECT now() + '24 h', now() + '30 s', now(), gen_random_uuid(), 200, now(),
        'c', gen_random_uuid()::text, {FINGERPRINT}, {ANSWER}
   FROM generate_series(1, %s)"""
+INSERT = f"""INSERT INTO idem_key (expires_at, lease_until, began_at, token, client, key, fingerprint)
+SELECT now() + '24 h', now() + '30 s', now(), gen_random_uuid(), 'c', key, {FINGERPRINT} FROM fresh"""
 FRESH_KEYS = "CREATE TEMP TABLE fresh AS SELECT gen_random_uuid()::text AS key FROM generate_series(1, %s)"
 RESERVE = f"SELECT count(*) FROM (SELECT idem_reserve('c', key, {FINGERPRINT}) FROM fresh OFFSET 0) s"
 COMPLETE = f"""SELECT count(*) FROM (SELECT idem_complete('c', k.key, k.token, 200, {ANSWER})
@@ -57,6 +60,13 @@ def reserve(db, count):
         spent = cpu_of(db, RESERVE)
         db.execute(COMPLETE)
     return spent / count
+
+
+def insert(db, count):
+    """The same rows, by an INSERT into the same table: what the index costs anybody."""
+    db.execute("DROP TABLE IF EXISTS fresh")
+    db.execute(FRESH_KEYS % count)
+    return cpu_of(db, INSERT) / count
 
 
 def reserve_anew(server, database):
@@ -89,7 +99,7 @@ def instructions(server, database):
 
 def main():
     report = Report(f"Growth, {SIZES[0]:,} to {SIZES[-1]:,} live keys")
-    cost, first, wal = [], [], []
+    cost, bare_cost, first, wal = [], [], [], []
     with Server(buffers=scaled("2GB", "8GB", "64MB")) as server:
         server.sql("CREATE DATABASE small TEMPLATE postgres")
         with connect(server, "small") as small, connect(server, "postgres") as large:
@@ -100,16 +110,18 @@ def main():
                 for _ in range(scaled(10, 20, 1)):  # the pages become this session's own
                     reserve(large, BATCH)
                     reserve(small, BATCH)
-                warm = take_turns({"large": lambda: reserve(large, BATCH), "small": lambda: reserve(small, BATCH)})
+                warm = take_turns({"large": lambda: reserve(large, BATCH), "small": lambda: reserve(small, BATCH)}, BATCHES)
+                bare = take_turns({"large": lambda: insert(large, BATCH), "small": lambda: insert(small, BATCH)}, BATCHES)
                 anew = take_turns({"large": lambda: reserve_anew(server, "postgres"),
                                    "small": lambda: reserve_anew(server, "small")})
                 index = large.execute("SELECT pg_relation_size('idem_key_pkey')").fetchone()[0]
                 wal_here = [wal_per_key(large, count) for count in BETWEEN_CHECKPOINTS]
 
-                warm_ratio, anew_ratio = (ratios(turns["large"], turns["small"]) for turns in (warm, anew))
+                warm_ratio, bare_ratio, anew_ratio = (ratios(turns["large"], turns["small"]) for turns in (warm, bare, anew))
                 if size == SIZES[-1]:
                     report.target(f"new key at {size:,} live keys / at {SMALL:,}, warm sessions", warm_ratio, "<=", 1.3)
                 report.figure(f"new key at {size:,} / at {SMALL:,}, warm sessions", warm_ratio, 2)
+                report.figure(f"a plain INSERT of such a row at {size:,} / at {SMALL:,}, warm sessions", bare_ratio, 2)
                 report.figure(f"new key at {size:,} / at {SMALL:,}, the first {FRESH} of a session", anew_ratio, 2)
                 report.figure(f"new key at {size:,}, warm session: CPU", warm["large"], 1, "µs")
                 report.figure(f"index at {size:,}", index / 1e6, 1, "MB")
@@ -117,6 +129,7 @@ def main():
                     report.figure(f"WAL per key at {size:,}, {keys:,} keys between two checkpoints", bytes_per_key, 0, "B")
                 cost.append([size, *warm_ratio])
                 wal.append([size, *wal_here])
+                bare_cost.append([size, *bare_ratio])
                 first.append([size, *anew_ratio])
         if shutil.which("valgrind") and not TINY:
             server.stop()
@@ -124,6 +137,7 @@ def main():
             report.figure(f"instructions of a new key at {SIZES[-1]:,} / at {SMALL:,}", large / small, 2)
             report.figure(f"instructions of a new key at {SIZES[-1]:,}", large)
     report.data("cost", cost)
+    report.data("insert", bare_cost)
     report.data("first", first)
     report.data("wal", wal)
     report.data("between_checkpoints", [BETWEEN_CHECKPOINTS])
