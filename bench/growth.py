@@ -25,8 +25,9 @@ FRESH = scaled(50, 50, 5)
 FEW, MANY = scaled((100, 600), (100, 1100), (5, 15))
 BETWEEN_CHECKPOINTS = scaled([300, 3000, 30000], [1000, 10000, 100000], [10])
 
-# Rows as a day of completed requests leaves them. They are put in by INSERT, which
-# takes the same way through the index and less time.
+# Rows as a day of completed requests leaves them: in pages that are full, so that a
+# new key comes to a new one. They are put in by INSERT, which takes the same way
+# through the index and less time.
 FILL = f"""INSERT INTO idem_key (expires_at, lease_until, began_at, token, status_code, completed_at,
                                  client, key, fingerprint, body)
 SELECT now() + '24 h', now() + '30 s', now(), gen_random_uuid(), 200, now(),
@@ -44,11 +45,13 @@ def connect(server, database):
     return psycopg.connect(server.conninfo.replace("dbname=postgres", f"dbname={database}"), autocommit=True)
 
 
-def fill(db, count):
+def fill(db, count, fillfactor):
     """Up to so many live keys."""
     there = db.execute("SELECT count(*) FROM idem_key").fetchone()[0]
+    db.execute("ALTER TABLE idem_key SET (fillfactor = 100)")
     for start in range(there, count, 100000):
         db.execute(FILL % min(100000, count - start))
+    db.execute(f"ALTER TABLE idem_key SET (fillfactor = {fillfactor})")
     db.execute("VACUUM ANALYZE idem_key")
 
 
@@ -103,9 +106,9 @@ def main():
     with Server(buffers=scaled("2GB", "8GB", "64MB")) as server:
         server.sql("CREATE DATABASE small TEMPLATE postgres")
         with connect(server, "small") as small, connect(server, "postgres") as large:
-            fill(small, SMALL)
+            fill(small, SMALL, server.fillfactor())
             for size in SIZES:
-                fill(large, size)
+                fill(large, size, server.fillfactor())
                 large.execute("CHECKPOINT")
                 for _ in range(scaled(10, 20, 1)):  # the pages become this session's own
                     reserve(large, BATCH)

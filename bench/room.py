@@ -45,8 +45,7 @@ def measure(server, answer, at_a_time):
 def main():
     report = Report("Room for the answer")
     with Server() as server:
-        options = server.sql("SELECT reloptions FROM pg_class WHERE oid = 'idem_key'::regclass")
-        installed = next(int(option.split("=")[1]) for option in options if option.startswith("fillfactor="))
+        installed = server.fillfactor()
         for fillfactor in FILLFACTORS:
             server.sql(f"ALTER TABLE idem_key SET (fillfactor = {fillfactor})")
             for answer in ANSWERS:

@@ -74,7 +74,7 @@ def main():
         sampler.start()
         sampler.join()
         with server.connect() as db:
-            loaded, packed = bytes_per_key(db, 92), bytes_per_key(db, 100)
+            loaded, packed = bytes_per_key(db, server.fillfactor()), bytes_per_key(db, 100)
             if load.wait() != 0:
                 raise RuntimeError(load.stderr.read().decode())
             db.execute("SELECT pg_stat_force_next_flush()")

@@ -222,6 +222,11 @@ class Server:
             cursor = db.execute(statement, parameters or None)
             return cursor.fetchone()[0] if cursor.description else None
 
+    def fillfactor(self):
+        """That of idem_key."""
+        return self.sql("""SELECT option_value::int FROM pg_class, pg_options_to_table(reloptions)
+                            WHERE oid = 'idem_key'::regclass AND option_name = 'fillfactor'""")
+
     def cpu(self):
         """Seconds of CPU that the processes of this server took that have ended."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
