@@ -20,10 +20,10 @@ from pathlib import Path
 from scripts import FIVE, by_hand
 from suite import ROUNDS, TICKS, TINY, WORK, Report, Server, ratios, scaled
 
-RETENTION = scaled(10, 40, 1)
+RETENTION = scaled(15, 40, 1)
 RETENTIONS = scaled(5, 10, 3)
 CLIENTS = scaled(8, 8, 2)
-PAUSE = RETENTION / 10  # what a process takes to start must not be most of what it does
+PAUSE = RETENTION / 8  # as often as at the defaults
 RUNS = scaled(ROUNDS, max(1, ROUNDS // 5), 1)  # in turns, since the disk is not the same from one minute to the next
 
 SETTINGS = f"""
