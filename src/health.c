@@ -51,7 +51,6 @@ PG_FUNCTION_INFO_V1(idem_health);
 /* What a table may have beyond its rows: so many times as much, and so much */
 #define SIZE_FACTOR				3
 #define SIZE_EXTRA				(16 * 1024 * 1024)
-#define FILLFACTOR				0.8
 
 /* Dead rows that autovacuum may have before it: five times what starts it */
 #define DEAD_SHARE				0.25
@@ -283,6 +282,7 @@ CheckTableSize(Patient *patient)
 {
 	double		size = (double) RelationGetNumberOfBlocks(patient->rel) * BLCKSZ;
 	double		rows = patient->totals.pass.row_bytes;
+	double		fill = RelationGetFillFactor(patient->rel, HEAP_DEFAULT_FILLFACTOR) / 100.0;
 
 	if (patient->totals.pass.ended == 0)
 		Report(patient, "table_size", true,
@@ -290,7 +290,7 @@ CheckTableSize(Patient *patient)
 						Pretty(patient->bytes)), NULL);
 	else
 		Report(patient, "table_size",
-			   size <= SIZE_EXTRA + SIZE_FACTOR * rows / FILLFACTOR,
+			   size <= SIZE_EXTRA + SIZE_FACTOR * rows / fill,
 			   psprintf("%s on disk; the table itself has %s, of which live keys take %s",
 						Pretty(patient->bytes), Pretty(size), Pretty(rows)),
 			   "Look for what keeps removed rows: the check \"autovacuum\", long transactions, prepared transactions, replication slots. Then the space is used again; VACUUM FULL gives it back, and locks the table meanwhile.");
