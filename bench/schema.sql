@@ -10,6 +10,14 @@ CREATE TABLE payment (
     amount int    NOT NULL
 );
 
+-- One whose rows take as much as a key that idem_call has answered.
+CREATE TABLE large_payment (
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    client text   NOT NULL,
+    amount int    NOT NULL,
+    note   text   NOT NULL
+);
+
 -- The work of idem_call. In PL/pgSQL, which keeps its plans: a function in SQL
 -- is planned anew by every statement that calls it.
 CREATE FUNCTION pay(request jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$

@@ -17,14 +17,14 @@ my $node = new_idem_server('rows', 'autovacuum = off');
 my ($rc) = $node->psql('postgres', 'CREATE EXTENSION pageinspect; CREATE EXTENSION amcheck');
 plan skip_all => 'pageinspect and amcheck are not here' if $rc != 0;
 
-# Columns that are stored, bytes before the first one, and whether there is a
-# null bitmap: of the newest version of a row
+# Columns that are stored, bytes before the first one, whether there is a null
+# bitmap, and bytes of the columns: of the newest version of a row
 sub shape
 {
 	my ($key) = @_;
 
 	return $node->safe_psql('postgres', qq{
-SELECT t_infomask2 & 2047, t_hoff, t_infomask & 1
+SELECT t_infomask2 & 2047, t_hoff, t_infomask & 1, lp_len - t_hoff
   FROM idem_key k, heap_page_items(get_raw_page('idem_key', (k.ctid::text::point)[0]::int))
  WHERE k.client = 'c' AND k.key = '$key' AND lp = (k.ctid::text::point)[1]::int});
 }
@@ -39,10 +39,10 @@ SELECT concat_ws(' ', l.state, l.attempt, l.created_at = k.began_at, k.created_a
 }
 
 my (undef, $token) = reserve($node, "'c', 'k', $fp, '1 h'");
-is(shape('k'), '7|24|0', 'in progress: up to the fingerprint');
+is(shape('k'), '7|24|0|77', 'in progress: up to the fingerprint');
 is(seen('k'), 'in_progress 1 t t', 'as the first attempt, which began when the key was created');
 complete($node, "'c', 'k', '$token', 200, 'answer'");
-is(shape('k'), '10|24|0', 'completed: up to the body');
+is(shape('k'), '10|24|0|99', 'completed: up to the body');
 is(seen('k'), 'completed 1 t t', 'still the first attempt');
 
 (undef, $token) = reserve($node, "'c', 'headers', $fp, '1 h'");
