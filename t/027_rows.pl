@@ -47,22 +47,22 @@ is(seen('k'), 'completed 1 t t', 'still the first attempt');
 
 (undef, $token) = reserve($node, "'c', 'headers', $fp, '1 h'");
 complete($node, "'c', 'headers', '$token', 200, 'answer', '{}'");
-is(shape('headers'), '11|24|0', 'with headers');
+is(shape('headers'), '11|24|0|112', 'with headers');
 
 (undef, $token) = reserve($node, "'c', 'empty', $fp, '1 h'");
 complete($node, "'c', 'empty', '$token', 204, NULL");
-is(shape('empty'), '9|24|0', 'without a body');
+is(shape('empty'), '9|24|0|100', 'without a body');
 
 $node->safe_psql('postgres', q{SELECT idem_once('c', 'once')});
-is(shape('once'), '8|24|1', 'a mark has a null bitmap that takes no room');
+is(shape('once'), '8|24|1|56', 'a mark has a null bitmap that takes no room');
 
 reserve($node, "'c', 'request', $fp, '1 h', request => '{}'");
-is(shape('request'), '17|32|1', 'a longer one needs room: a key with its request');
+is(shape('request'), '17|32|1|88', 'a longer one needs room: a key with its request');
 
 reserve($node, "'c', 'again', $fp, '1 ms'");
 wait_over($node, "'c', 'again'");
 (undef, $token) = reserve($node, "'c', 'again', $fp, '1 h'");
-is(shape('again'), '17|32|1', 'a takeover is told of');
+is(shape('again'), '17|32|1|133', 'a takeover is told of');
 is(seen('again'), 'in_progress 2 f t', 'as is when the key was created');
 
 reserve($node, "'c', 'expires', $fp, '1 ms'");
@@ -70,18 +70,18 @@ wait_over($node, "'c', 'expires'");
 reserve($node, "'c', 'expires', $fp, '1 ms'");
 $node->safe_psql('postgres', q{UPDATE idem_key SET expires_at = clock_timestamp() WHERE key = 'expires'});
 reserve($node, "'c', 'expires', $fp, '1 h'");
-is(shape('expires'), '7|24|0', 'and of that no more in the first attempt anew');
+is(shape('expires'), '7|24|0|83', 'and of that no more in the first attempt anew');
 is(seen('expires'), 'in_progress 1 t t', 'which creates the key anew');
 
 # Written anew by the server, rows have all their columns. They are the same keys.
 is($node->safe_psql('postgres', q{SELECT count(*) FROM verify_heapam('idem_key')}), 0, 'the table is sound');
 $node->safe_psql('postgres', 'VACUUM FULL idem_key');
-is(shape('k'), '17|32|1', 'after VACUUM FULL');
+is(shape('k'), '17|32|1|99', 'after VACUUM FULL');
 is(seen('k'), 'completed 1 t t', 'the first attempt is the first');
 is(outcome($node, "'c', 'k', $fp"), 'replay|', 'and is replayed');
 is(seen('again'), 'in_progress 2 f t', 'the second is the second');
 complete($node, "'c', 'again', '$token', 200, 'answer'");
-is(shape('again'), '17|32|1', 'so it is once completed');
+is(shape('again'), '17|32|1|120', 'so it is once completed');
 is(seen('again'), 'completed 2 f t', 'still the second');
 is($node->safe_psql('postgres', q{SELECT count(*) FROM verify_heapam('idem_key')}), 0, 'the table is sound');
 
