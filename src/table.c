@@ -400,7 +400,7 @@ CutNulls(HeapTuple tuple, const bool *isnull)
 
 	while (isnull[ncols - 1])
 		ncols--;
-	hasnulls = memchr(isnull, true, ncols) != NULL;
+	hasnulls = memchr(isnull, 1, ncols) != NULL;
 	after = MAXALIGN(SizeofHeapTupleHeader + (hasnulls ? BITMAPLEN(ncols) : 0));
 	if (after >= before || tuple->t_len > TOAST_TUPLE_THRESHOLD)
 		return;
