@@ -72,3 +72,19 @@ SELECT state, message FROM test.failure($$SELECT elsewhere.idem_reserve('meddlin
 ALTER FUNCTION elsewhere.idem_reserve SET SCHEMA public;
 SELECT outcome FROM idem_reserve('meddling', 'moved', '\x01');
 ROLLBACK;
+
+-- A type that was given another attribute would take in what lies beside the values: refused, and nothing is done.
+BEGIN;
+SELECT format('ALTER TYPE %s ADD ATTRIBUTE more text', returned) FROM (
+    SELECT DISTINCT prorettype::regtype::text AS returned FROM pg_proc JOIN pg_type t ON t.oid = prorettype
+     WHERE proname LIKE 'idem%' AND t.typtype = 'c' ORDER BY 1) types \gexec
+SELECT call, f.state, f.hint FROM unnest(ARRAY[
+    $$SELECT idem_reserve('meddling', 'wide', '\x01')$$,
+    $$SELECT idem_call('meddling', 'wide', 'test.without_nulls(jsonb)', '{}')$$,
+    $$SELECT idem_claim_stale()$$,
+    $$SELECT idem_lookup('meddling', 'wide')$$,
+    $$SELECT idem_sweep()$$,
+    $$SELECT idem_stat_rows()$$,
+    $$SELECT idem_health()$$]) AS call, test.failure(call) f;
+SELECT count(*) FROM idem_key WHERE key = 'wide';
+ROLLBACK;

@@ -14,7 +14,6 @@
 #include "common/int.h"
 #include "compat.h"
 #include "document.h"
-#include "funcapi.h"
 #include "keys.h"
 #include "pin.h"
 #include "settings.h"
@@ -224,11 +223,26 @@ IdemKeptBytes(Jsonb *doc, const char *what)
 }
 
 /*
+ * Values are formed into a row by what the type says it has, so that a type with
+ * another number of attributes would take in what lies beside them.
+ */
+static void
+CheckResultType(TupleDesc desc, int ncols)
+{
+	if (desc->natts != ncols)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("type \"%s\" is not the one that extension idem created",
+						format_type_be(desc->tdtypeid)),
+				 errhint("Its attributes must not be changed.")));
+}
+
+/*
  * A row of the function's own result type.  Entries of the type cache stay where
  * they are, but lose their descriptor when the type changes (typcache.c).
  */
 Datum
-IdemResult(FunctionCallInfo fcinfo, Datum *values, bool *isnull)
+IdemResult(FunctionCallInfo fcinfo, int ncols, Datum *values, bool *isnull)
 {
 	Callee	   *callee = FindCallee(fcinfo);
 	TypeCacheEntry *type = callee->result;
@@ -237,7 +251,19 @@ IdemResult(FunctionCallInfo fcinfo, Datum *values, bool *isnull)
 	{
 		type = lookup_type_cache(get_func_rettype(fcinfo->flinfo->fn_oid),
 								 TYPECACHE_TUPDESC);
+		CheckResultType(type->tupDesc, ncols);
 		callee->result = type;
 	}
 	return HeapTupleGetDatum(heap_form_tuple(type->tupDesc, values, isnull));
+}
+
+/* Where a function puts its rows that returns any number of them */
+ReturnSetInfo *
+IdemResultSet(FunctionCallInfo fcinfo, int ncols)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	CheckResultType(result->setDesc, ncols);
+	return result;
 }

@@ -8,7 +8,7 @@
 #ifndef IDEM_ARGS_H
 #define IDEM_ARGS_H
 
-#include "fmgr.h"
+#include "funcapi.h"
 #include "store.h"
 
 /*
@@ -26,6 +26,8 @@ extern int64 IdemLeaseArg(FunctionCallInfo fcinfo, int n, int64 retention);
 extern int64 IdemWaitArg(FunctionCallInfo fcinfo, int n);
 extern void IdemCheckSize(int64 bytes, const char *what);
 extern int64 IdemKeptBytes(Jsonb *doc, const char *what);
-extern Datum IdemResult(FunctionCallInfo fcinfo, Datum *values, bool *isnull);
+extern Datum IdemResult(FunctionCallInfo fcinfo, int ncols, Datum *values,
+						bool *isnull);
+extern ReturnSetInfo *IdemResultSet(FunctionCallInfo fcinfo, int ncols);
 
 #endif							/* IDEM_ARGS_H */

@@ -144,5 +144,5 @@ idem_call(PG_FUNCTION_ARGS)
 	else
 		IdemOutcomeAnswer(&reservation, &values[RESULT_ANSWER],
 						  &isnull[RESULT_ANSWER]);
-	return IdemResult(fcinfo, values, isnull);
+	return IdemResult(fcinfo, RESULT_NCOLS, values, isnull);
 }

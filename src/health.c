@@ -22,7 +22,6 @@
 #include "compat.h"
 #include "counters.h"
 #include "executor/spi.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/autovacuum.h"
@@ -56,6 +55,12 @@ PG_FUNCTION_INFO_V1(idem_health);
 #define DEAD_SHARE				0.25
 #define DEAD_EXTRA				10000
 
+/* Columns of idem_health_check */
+enum
+{
+	HEALTH_NAME, HEALTH_OK, HEALTH_DETAIL, HEALTH_REMEDY, HEALTH_NCOLS
+};
+
 /* What the checks go by */
 typedef struct Patient
 {
@@ -73,13 +78,14 @@ static void
 Report(Patient *patient, const char *name, bool ok, const char *detail,
 	   const char *remedy)
 {
-	Datum		values[4];
-	bool		isnull[4] = {false, false, false, ok};
+	Datum		values[HEALTH_NCOLS];
+	bool		isnull[HEALTH_NCOLS] = {false};
 
-	values[0] = CStringGetTextDatum(name);
-	values[1] = BoolGetDatum(ok);
-	values[2] = CStringGetTextDatum(detail);
-	values[3] = ok ? (Datum) 0 : CStringGetTextDatum(remedy);
+	values[HEALTH_NAME] = CStringGetTextDatum(name);
+	values[HEALTH_OK] = BoolGetDatum(ok);
+	values[HEALTH_DETAIL] = CStringGetTextDatum(detail);
+	values[HEALTH_REMEDY] = ok ? (Datum) 0 : CStringGetTextDatum(remedy);
+	isnull[HEALTH_REMEDY] = ok;
 	tuplestore_putvalues(patient->result->setResult, patient->result->setDesc,
 						 values, isnull);
 }
@@ -370,9 +376,8 @@ Datum
 idem_health(PG_FUNCTION_ARGS)
 {
 	Oid			nsp = IdemSchema(fcinfo);
-	Patient		patient = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
+	Patient		patient = {.result = IdemResultSet(fcinfo, HEALTH_NCOLS)};
 
-	InitMaterializedSRF(fcinfo, 0);
 	patient.now = GetCurrentTimestamp();
 	patient.preloaded = idem_shared != NULL;
 	patient.counted = ReadTotals(&patient.totals);

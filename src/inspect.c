@@ -74,7 +74,7 @@ idem_lookup(PG_FUNCTION_ARGS)
 		if (!isnull[i])
 			values[i] = row.values[lookup_columns[i]];
 	}
-	return IdemResult(fcinfo, values, isnull);
+	return IdemResult(fcinfo, LOOKUP_NCOLS, values, isnull);
 }
 
 /*

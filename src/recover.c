@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 #include "args.h"
-#include "funcapi.h"
 #include "keys.h"
 #include "miscadmin.h"
 #include "pin.h"
@@ -82,7 +81,7 @@ PutClaim(ReturnSetInfo *result, const IdemRow *row)
 Datum
 idem_claim_stale(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *result;
 	Oid			nsp = IdemSchema(fcinfo);
 	int			max_keys = MaxKeysArg(fcinfo, 0);
 	text	   *client = ClientArg(fcinfo, 2);
@@ -90,7 +89,7 @@ idem_claim_stale(PG_FUNCTION_ARGS)
 	ListCell   *cell;
 
 	PreventCommandIfReadOnly("idem_claim_stale()");
-	InitMaterializedSRF(fcinfo, 0);
+	result = IdemResultSet(fcinfo, CLAIM_NCOLS);
 	foreach(cell, IdemReminderDue(nsp, client))
 	{
 		IdemDue    *due = lfirst(cell);

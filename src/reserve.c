@@ -67,7 +67,7 @@ ReservationResult(FunctionCallInfo fcinfo, const IdemReservation *reservation)
 		values[RESULT_RECOVERY_DATA] = row->values[IDEM_COL_RECOVERY_DATA];
 		isnull[RESULT_RECOVERY_DATA] = row->isnull[IDEM_COL_RECOVERY_DATA];
 	}
-	return IdemResult(fcinfo, values, isnull);
+	return IdemResult(fcinfo, RESULT_NCOLS, values, isnull);
 }
 
 /*

@@ -7,8 +7,8 @@
  */
 #include "postgres.h"
 
+#include "args.h"
 #include "counters.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -103,15 +103,13 @@ PutTotals(ReturnSetInfo *result, const IdemTotals *totals)
 Datum
 idem_stat_rows(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *result;
 	IdemTotals *totals;
 	int			n;
 	int			i;
 
 	CheckPreloaded();
-	InitMaterializedSRF(fcinfo, 0);
-	if (result->setDesc->natts != STAT_NCOLS)
-		elog(ERROR, "wrong number of columns: %d", result->setDesc->natts);
+	result = IdemResultSet(fcinfo, STAT_NCOLS);
 
 	(void) IdemTallyHere();
 	totals = palloc(idem_shared->ntallies * sizeof(IdemTotals));

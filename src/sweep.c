@@ -539,5 +539,5 @@ idem_sweep(PG_FUNCTION_ARGS)
 
 	values[0] = Int64GetDatum(sweep.expired);
 	values[1] = Int64GetDatum(sweep.stale);
-	return IdemResult(fcinfo, values, isnull);
+	return IdemResult(fcinfo, lengthof(values), values, isnull);
 }
