@@ -11,7 +11,7 @@
 #   make clients    the fingerprint in Python, JavaScript, Go and Java, as doc/fingerprint.md shows it
 #   make failover   the same clients at a Patroni cluster whose leader is killed and cut off: SECONDS=180 MODE=sync|async
 #   make sharded    PL/Proxy over four servers; clients move between them: SECONDS=40
-#   make bench      what it costs, and beside it what others cost: FULL=1 ROUNDS=3 SECONDS=1 ONLY="steady growth"
+#   make bench      what it costs, and beside it what others cost: ONLY=all ONLY="steady growth" FULL=1 ROUNDS=3 SECONDS=1
 #   make poolers    5,000 clients through PgBouncer: SECONDS=20 CLIENTS=5000 RATE=500
 #   make analyze    warnings, analyzers, sanitizers, valgrind, coverage: QUICK=1 CHECKS="gcc ubsan"; make asan, as root
 #   make matrix     all tests with PostgreSQL 15, 17 and 18, each in its Debian; as root: VERSIONS=17 RECORD=1

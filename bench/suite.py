@@ -8,7 +8,7 @@ faster and now slower does not decide; what counts is the median of the rounds.
 
 Environment: PG_CONFIG; BENCH_WORK (a scratch directory with a short path);
 BENCH_RESULTS; BENCH_CONF (settings with which a server finds the extension);
-BENCH_ROUNDS, BENCH_SECONDS (of a slice); FULL=1, TINY=1.
+BENCH_ROUNDS, BENCH_SECONDS (of a slice), BENCH_WARM_UP (seconds); FULL=1, TINY=1.
 """
 
 import json
@@ -49,7 +49,10 @@ SECONDS = float(os.environ.get("BENCH_SECONDS") or scaled(1, 5, 0.2))
 # Sessions run for so many seconds before anything counts: a new one fills its
 # caches and maps every page of shared memory that it meets, and applications
 # keep their connections.
-WARM_UP = scaled(4, 8, 0)
+WARM_UP = int(os.environ.get("BENCH_WARM_UP") or scaled(4, 8, 0))
+
+# What makes results comparable; bench/run describes the machine.
+MACHINE = "cpu", "cpus", "memory", "postgresql"
 
 # A key of 36 bytes, as a UUID has; pgbench draws the number.
 DRAW_KEY = r"\set k random(100000000000, 999999999999)" + "\n"
@@ -393,7 +396,7 @@ class Report:
 
     def __init__(self, title):
         self.name = Path(sys.argv[0]).stem
-        self.result = {"name": self.name, "title": title, "rounds": ROUNDS, "seconds": SECONDS,
+        self.result = {"name": self.name, "title": title, "rounds": ROUNDS, "seconds": SECONDS, "warm_up": WARM_UP,
                        "commit": os.environ.get("BENCH_COMMIT", "unknown"),
                        "targets": [], "figures": [], "data": {}}
         say(f"\n{title}")
@@ -426,6 +429,9 @@ class Report:
 
     def write(self):
         RESULTS.mkdir(parents=True, exist_ok=True)
+        described = RESULTS / "machine.json"
+        machine = json.loads(described.read_text()) if described.exists() else {}
+        self.result["machine"] = {key: machine.get(key) for key in MACHINE}
         self.result["huge_pages"] = Server.huge_pages
         path = RESULTS / f"{self.name}.json"
         path.write_text(json.dumps(self.result, indent=1, ensure_ascii=False) + "\n")

@@ -36,9 +36,12 @@ local %ENV = (
 delete @ENV{qw(FULL BENCH_ROUNDS BENCH_SECONDS PGHOST PGPORT PGDATABASE PGUSER PGOPTIONS)};
 
 # What bench/run runs
-my ($names) = slurp_file("$bench/run") =~ /^\tnames=\((.*?)\)/ms;
-my @names = split ' ', $names;
-cmp_ok(scalar @names, '>=', 13, 'bench/run has benchmarks');
+my $run = slurp_file("$bench/run");
+my @names = map { split ' ' } $run =~ /^(?:quick|long)=\((.*?)\)/msg;
+is_deeply(
+	[ sort @names ],
+	[ sort map { m{(\w+)\.py$} } grep { slurp_file($_) =~ /^\s+report\.write\(\)$/m } glob "$bench/*.py" ],
+	'bench/run knows every benchmark that reports');
 
 my $targets = 0;
 foreach my $name (@names)
@@ -79,5 +82,17 @@ is($?, 0, 'the report is made') or diag $report;
 my @lines = $report =~ /^\|.*\| (?:met|\*\*not met\*\*) \|$/mg;
 is(scalar @lines, $targets, 'and has every target');
 ok(-s "$results/results.md", 'and is kept');
+
+# Results of another machine must not stand beside this one's.
+my $other = JSON::PP->new->utf8->decode(slurp_file("$results/wal.json"));
+$other->{machine}{cpu} = 'another one';
+open my $file, '>', "$results/wal.json" or die;
+print $file JSON::PP->new->utf8->encode($other);
+close $file;
+$report = `$python $bench/report $results 2>&1`;
+is($?, 0, 'the report is made again');
+like($report, qr/^left out, since they are of another machine: wal$/m, 'without results of another machine');
+@lines = $report =~ /^\|.*\| (?:met|\*\*not met\*\*) \|$/mg;
+is(scalar @lines, $targets - @{ $other->{targets} }, 'which are not in its table');
 
 done_testing();
