@@ -659,10 +659,11 @@ CompleteOnce(const IdemKeyRef *ref, const pg_uuid_t *token,
 		SetOrNull(row, IDEM_COL_BODY, answer->body);
 		IdemRowSetNull(row, IDEM_COL_LOST_TOKENS);
 		done = stored = IdemRowUpdate(&table, row);
-		if (done && row->own)
-			IdemRowPrunePage(&table, row);
 		if (done)
+		{
+			IdemRowPrunePage(&table, row);
 			IdemReminderDone(table.rel, &judged);
+		}
 	}
 	else if (!SameAnswer(row, answer))
 		AlreadyCompleted(ref);
