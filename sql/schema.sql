@@ -96,6 +96,21 @@ SELECT other.idem_complete('schema', 'k', :'token', 200);
 ROLLBACK;
 DROP SCHEMA other;
 
+-- Columns that a transaction adds after its last call: at its end, the rows are not ours to read any more.
+CREATE SCHEMA other;
+CREATE EXTENSION idem SCHEMA other;
+BEGIN;
+SELECT outcome FROM other.idem_reserve('schema', 'k', '\x01');
+DO $$ BEGIN
+    EXECUTE 'ALTER TABLE other.idem_key ' || (SELECT string_agg(format('ADD x%s int DEFAULT 1', i), ', ') FROM generate_series(1, 300) i);
+END $$;
+COMMIT;
+SELECT count(*) FROM other.idem_key;
+SELECT count(*) FROM other.idem_reminder_1;
+SELECT test.sqlstate($$SELECT other.idem_reserve('schema', 'k', '\x01')$$);
+DROP EXTENSION idem;
+DROP SCHEMA other;
+
 -- An object of the same name is neither taken over nor overwritten.
 CREATE TABLE idem_key (mine int);
 SELECT state, message FROM test.failure('CREATE EXTENSION idem');

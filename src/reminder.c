@@ -295,8 +295,9 @@ StillInProgress(Relation rel, BlockNumber nblocks, Tracked *entry,
  * Write the reminders of the tracked rows first .. last - 1, which are in one
  * table.  If the extension has gone in the meantime, so have its keys.  (If the
  * table was rewritten in this transaction, by CLUSTER say, the rows are not
- * where they were; then idem_reserve still takes over what becomes stale, but
- * nobody is reminded of it.)
+ * where they were, and if it was given another column, they are not ours to
+ * read; then idem_reserve still takes over what becomes stale, but nobody is
+ * reminded of it.)
  */
 static void
 WriteReminders(Oid nsp, Oid relid, Size first, Size last)
@@ -308,6 +309,11 @@ WriteReminders(Oid nsp, Oid relid, Size first, Size last)
 
 	if (rel == NULL)
 		return;
+	if (RelationGetNumberOfAttributes(rel) != IDEM_NCOLS)
+	{
+		table_close(rel, AccessShareLock);
+		return;
+	}
 	nblocks = RelationGetNumberOfBlocks(rel);
 	slot = table_slot_create(rel, NULL);
 	for (; first < last; first++)
