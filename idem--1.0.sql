@@ -6,8 +6,8 @@
 /*
  * Tables. They are read and written by the functions below, directly through
  * the table access method, and belong to nobody else. What every row has comes
- * first, so that it is found without looking at what stands before it; what few
- * have comes last, since a row ends with its last column that is not null.
+ * first, the answer then, and last what few have: a row ends with its last column
+ * that is not null, where that makes it shorter.
  */
 
 CREATE TABLE idem_key (
@@ -22,10 +22,10 @@ CREATE TABLE idem_key (
     status_code    integer,
     body           bytea,
     headers        jsonb,
+    request        jsonb,
     attempt        integer,
     created_at     timestamptz,
     lost_tokens    uuid[],
-    request        jsonb,
     recovery_point text,
     recovery_data  jsonb,
     PRIMARY KEY (client, key)
@@ -69,10 +69,10 @@ COMMENT ON COLUMN idem_key.completed_at IS 'when the answer was stored; NULL whi
 COMMENT ON COLUMN idem_key.status_code IS 'HTTP status code of the stored answer; NULL while in progress';
 COMMENT ON COLUMN idem_key.body IS 'body of the stored answer, byte for byte; NULL is no body, not an empty one';
 COMMENT ON COLUMN idem_key.headers IS 'headers of the stored answer, an object or an array of pairs';
+COMMENT ON COLUMN idem_key.request IS 'the request, where it was given to idem_reserve or idem_call';
 COMMENT ON COLUMN idem_key.attempt IS 'one more with every takeover of a stale lease; NULL is 1';
 COMMENT ON COLUMN idem_key.created_at IS 'when the key was first reserved; NULL in its first attempt, which began at began_at';
 COMMENT ON COLUMN idem_key.lost_tokens IS 'tokens of earlier attempts, which no later attempt may have again; NULL before the first takeover and once completed';
-COMMENT ON COLUMN idem_key.request IS 'the request, where it was given to idem_reserve';
 COMMENT ON COLUMN idem_key.recovery_point IS 'how far the work had come at the last checkpoint';
 COMMENT ON COLUMN idem_key.recovery_data IS 'what the last checkpoint noted';
 

@@ -27,7 +27,7 @@ BETWEEN_CHECKPOINTS = scaled([300, 3000, 30000], [1000, 10000, 100000], [10])
 
 # Rows as a day of completed requests leaves them: in pages that are full, so that a
 # new key comes to a new one. They are put in by INSERT, which takes the same way
-# through the index and less time.
+# through the index and less time (and gives each a null bitmap, of 8 bytes).
 FILL = f"""INSERT INTO idem_key (expires_at, lease_until, began_at, token, status_code, completed_at,
                                  client, key, fingerprint, body)
 SELECT now() + '24 h', now() + '30 s', now(), gen_random_uuid(), 200, now(),

@@ -28,21 +28,22 @@ BEGIN
     RETURN jsonb_build_object('payment', payment);
 END $$;
 
--- Keys by hand: columns, primary key and storage as in idem_key.
+-- Keys by hand: columns, their order, primary key and storage as in idem_key, and as there no
+-- attempt and no time of creation until there is a second attempt.
 CREATE TABLE hand_key (
     expires_at   timestamptz NOT NULL,
     lease_until  timestamptz NOT NULL,
     began_at     timestamptz NOT NULL,
-    created_at   timestamptz NOT NULL,
     token        uuid        NOT NULL,
-    attempt      int         NOT NULL,
-    status_code  int,
-    completed_at timestamptz,
     client       text COLLATE "C" NOT NULL,
     key          text COLLATE "C" NOT NULL,
     fingerprint  bytea,
-    headers      jsonb,
+    completed_at timestamptz,
+    status_code  int,
     body         bytea,
+    headers      jsonb,
+    attempt      int,
+    created_at   timestamptz,
     PRIMARY KEY (client, key)
 ) WITH (fillfactor = 92, autovacuum_vacuum_scale_factor = 0.05,
         autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 1);
@@ -76,16 +77,16 @@ BEGIN
                 RETURN result;
             END IF;
         END IF;
-        INSERT INTO hand_key AS h (expires_at, lease_until, began_at, created_at, token, attempt, client, key, fingerprint)
-        VALUES (clock_timestamp() + '24 h', clock_timestamp() + '30 s', clock_timestamp(), clock_timestamp(),
-                gen_random_uuid(), 1, c, k, fp)
+        INSERT INTO hand_key AS h (expires_at, lease_until, began_at, token, client, key, fingerprint)
+        VALUES (clock_timestamp() + '24 h', clock_timestamp() + '30 s', clock_timestamp(), gen_random_uuid(), c, k, fp)
         ON CONFLICT (client, key) DO UPDATE SET expires_at = excluded.expires_at, lease_until = excluded.lease_until,
             began_at = excluded.began_at, token = excluded.token, fingerprint = excluded.fingerprint,
-            attempt = CASE WHEN h.expires_at <= clock_timestamp() THEN 1 ELSE h.attempt + 1 END,
+            attempt = CASE WHEN h.expires_at > clock_timestamp() THEN coalesce(h.attempt, 1) + 1 END,
+            created_at = CASE WHEN h.expires_at > clock_timestamp() THEN coalesce(h.created_at, h.began_at) END,
             status_code = NULL, completed_at = NULL, headers = NULL, body = NULL
         WHERE h.expires_at <= clock_timestamp()
            OR h.completed_at IS NULL AND h.lease_until <= clock_timestamp() AND h.fingerprint = excluded.fingerprint
-        RETURNING h.token, h.attempt INTO result.token, result.attempt;
+        RETURNING h.token, coalesce(h.attempt, 1) INTO result.token, result.attempt;
         IF FOUND THEN
             result.outcome := 'new';
             RETURN result;
@@ -99,16 +100,16 @@ CREATE FUNCTION bench_plpgsql_upsert(c text, k text, fp bytea) RETURNS bench_res
 DECLARE
     result bench_reservation;
 BEGIN
-    INSERT INTO hand_key AS h (expires_at, lease_until, began_at, created_at, token, attempt, client, key, fingerprint)
-    VALUES (clock_timestamp() + '24 h', clock_timestamp() + '30 s', clock_timestamp(), clock_timestamp(),
-            gen_random_uuid(), 1, c, k, fp)
+    INSERT INTO hand_key AS h (expires_at, lease_until, began_at, token, client, key, fingerprint)
+    VALUES (clock_timestamp() + '24 h', clock_timestamp() + '30 s', clock_timestamp(), gen_random_uuid(), c, k, fp)
     ON CONFLICT (client, key) DO UPDATE SET expires_at = excluded.expires_at, lease_until = excluded.lease_until,
         began_at = excluded.began_at, token = excluded.token, fingerprint = excluded.fingerprint,
-        attempt = CASE WHEN h.expires_at <= clock_timestamp() THEN 1 ELSE h.attempt + 1 END,
+        attempt = CASE WHEN h.expires_at > clock_timestamp() THEN coalesce(h.attempt, 1) + 1 END,
+        created_at = CASE WHEN h.expires_at > clock_timestamp() THEN coalesce(h.created_at, h.began_at) END,
         status_code = NULL, completed_at = NULL, headers = NULL, body = NULL
     WHERE h.expires_at <= clock_timestamp()
        OR h.completed_at IS NULL AND h.lease_until <= clock_timestamp() AND h.fingerprint = excluded.fingerprint
-    RETURNING h.token, h.attempt INTO result.token, result.attempt;
+    RETURNING h.token, coalesce(h.attempt, 1) INTO result.token, result.attempt;
     IF FOUND THEN
         result.outcome := 'new';
         RETURN result;

@@ -33,12 +33,13 @@ def five(reserve, complete):
 
 # Done by hand. A stale or expired row is taken over by the same statement; where
 # it returns nothing, one has to look why.
-UPSERT = f"""INSERT INTO hand_key AS h (expires_at, lease_until, began_at, created_at, token, attempt, client, key, fingerprint)
-VALUES (clock_timestamp() + '%(retention)s', clock_timestamp() + '30 s', clock_timestamp(), clock_timestamp(),
-        gen_random_uuid(), 1, 'c', %(key)s, {FINGERPRINT})
+UPSERT = f"""INSERT INTO hand_key AS h (expires_at, lease_until, began_at, token, client, key, fingerprint)
+VALUES (clock_timestamp() + '%(retention)s', clock_timestamp() + '30 s', clock_timestamp(),
+        gen_random_uuid(), 'c', %(key)s, {FINGERPRINT})
 ON CONFLICT (client, key) DO UPDATE SET expires_at = excluded.expires_at, lease_until = excluded.lease_until,
     began_at = excluded.began_at, token = excluded.token, fingerprint = excluded.fingerprint,
-    attempt = CASE WHEN h.expires_at <= clock_timestamp() THEN 1 ELSE h.attempt + 1 END,
+    attempt = CASE WHEN h.expires_at > clock_timestamp() THEN coalesce(h.attempt, 1) + 1 END,
+    created_at = CASE WHEN h.expires_at > clock_timestamp() THEN coalesce(h.created_at, h.began_at) END,
     status_code = NULL, completed_at = NULL, headers = NULL, body = NULL
 WHERE h.expires_at <= clock_timestamp()
    OR h.completed_at IS NULL AND h.lease_until <= clock_timestamp() AND h.fingerprint = excluded.fingerprint

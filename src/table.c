@@ -384,13 +384,14 @@ IdemRowSetNull(IdemRow *row, IdemColumn col)
 }
 
 /*
- * Have the tuple end with its last column that is not null, as those of a table
- * do that was given more columns later (heap_getattr in htup_details.h): most
- * rows of ours have no null before that, and so need no null bitmap.  A tuple
- * that goes through the toaster comes out of it with all columns.
+ * If that makes it shorter, have the tuple end with its last column that is not
+ * null, as those of a table do that was given more columns later (heap_getattr
+ * in htup_details.h): most rows of ours have no null before that, and so need no
+ * null bitmap.  A column that was added with a default reads as that where it is
+ * not stored.  What the toaster has to shorten it writes with all columns.
  */
 static void
-CutNulls(HeapTuple tuple, const bool *isnull)
+CutNulls(HeapTuple tuple, TupleDesc desc, const bool *isnull)
 {
 	HeapTupleHeader data = tuple->t_data;
 	int			ncols = IDEM_NCOLS;
@@ -398,11 +399,12 @@ CutNulls(HeapTuple tuple, const bool *isnull)
 	int			before = data->t_hoff;
 	int			after;
 
-	while (isnull[ncols - 1])
+	while (isnull[ncols - 1] && !TupleDescAttr(desc, ncols - 1)->atthasmissing)
 		ncols--;
 	hasnulls = memchr(isnull, 1, ncols) != NULL;
 	after = MAXALIGN(SizeofHeapTupleHeader + (hasnulls ? BITMAPLEN(ncols) : 0));
-	if (after >= before || tuple->t_len > TOAST_TUPLE_THRESHOLD)
+	if (after >= before ||
+		tuple->t_len - (before - after) > TOAST_TUPLE_THRESHOLD)
 		return;
 
 	memmove((char *) data + after, (char *) data + before, tuple->t_len - before);
@@ -433,7 +435,7 @@ IdemRowSlot(IdemTable *table, const IdemRow *row)
 	if (IdemRowAttempt(row) == 1)
 		isnull[IDEM_COL_ATTEMPT] = isnull[IDEM_COL_CREATED_AT] = true;
 	tuple = heap_form_tuple(desc, (Datum *) row->values, isnull);
-	CutNulls(tuple, isnull);
+	CutNulls(tuple, desc, isnull);
 	tuple->t_tableOid = RelationGetRelid(table->rel);
 	slot->tts_tableOid = tuple->t_tableOid;
 	return ExecStoreHeapTuple(tuple, slot, true);

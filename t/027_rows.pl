@@ -56,8 +56,30 @@ is(shape('empty'), '9|24|0|100', 'without a body');
 $node->safe_psql('postgres', q{SELECT idem_once('c', 'once')});
 is(shape('once'), '8|24|1|56', 'a mark has a null bitmap that takes no room');
 
-reserve($node, "'c', 'request', $fp, '1 h', request => '{}'");
+(undef, $token) = reserve($node, "'c', 'request', $fp, '1 h', request => '{}'");
 is(shape('request'), '17|32|1|88', 'a longer one needs room: a key with its request');
+complete($node, "'c', 'request', '$token', 200, 'answer', '{}'");
+is(shape('request'), '12|24|0|117', 'and none again once it has everything, as after idem_call');
+
+# What is too long for a row: the answer, the request. Hashes cannot be compressed.
+my $long  = q{(SELECT string_agg(sha512(i::text::bytea), '') FROM generate_series(1, 50) i)};
+my $pairs = q{(SELECT jsonb_object_agg(i, sha512(i::text::bytea)) FROM generate_series(1, 50) i)};
+my $toast = q{SELECT count(DISTINCT chunk_id) FROM } .
+  $node->safe_psql('postgres', q{SELECT reltoastrelid::regclass FROM pg_class WHERE oid = 'idem_key'::regclass});
+(undef, $token) = reserve($node, "'c', 'long', $fp, '1 h'");
+complete($node, "'c', 'long', '$token', 200, $long");
+like(shape('long'), qr/^17\|32\|1\|/, 'an answer out of line');
+is($node->safe_psql('postgres', $toast), 1, 'is out of line');
+is($node->safe_psql('postgres', qq{SELECT body = $long FROM idem_reserve('c', 'long', $fp)}), 't', 'and is replayed');
+$node->safe_psql('postgres', q{UPDATE idem_key SET expires_at = clock_timestamp() WHERE key = 'long'});
+(undef, $token) = reserve($node, "'c', 'long', $fp, '1 h'");
+is(shape('long'), '7|24|0|80', 'nothing is left of it when the key is reserved anew');
+complete($node, "'c', 'long', '$token', 200, 'answer'");
+is($node->safe_psql('postgres', qq{SELECT body FROM idem_reserve('c', 'long', $fp)}), '\x616e73776572', 'with another answer');
+(undef, $token) = reserve($node, "'c', 'long request', $fp, '1 min', request => $pairs");
+$node->safe_psql('postgres', qq{SELECT idem_renew('c', 'long request', '$token', '1 h')});
+complete($node, "'c', 'long request', '$token', 200, 'answer', '{}'");
+is($node->safe_psql('postgres', qq{SELECT request = $pairs FROM idem_key WHERE key = 'long request'}), 't', 'a request out of line');
 
 reserve($node, "'c', 'again', $fp, '1 ms'");
 wait_over($node, "'c', 'again'");
@@ -74,7 +96,9 @@ is(shape('expires'), '7|24|0|83', 'and of that no more in the first attempt anew
 is(seen('expires'), 'in_progress 1 t t', 'which creates the key anew');
 
 # Written anew by the server, rows have all their columns. They are the same keys.
-is($node->safe_psql('postgres', q{SELECT count(*) FROM verify_heapam('idem_key')}), 0, 'the table is sound');
+my $verify = q{SELECT count(*) FROM verify_heapam('idem_key', check_toast => true)};
+is($node->safe_psql('postgres', $verify), 0, 'the table is sound');
+is($node->safe_psql('postgres', $toast), 1, 'with one value out of line');
 $node->safe_psql('postgres', 'VACUUM FULL idem_key');
 is(shape('k'), '17|32|1|99', 'after VACUUM FULL');
 is(seen('k'), 'completed 1 t t', 'the first attempt is the first');
@@ -83,7 +107,7 @@ is(seen('again'), 'in_progress 2 f t', 'the second is the second');
 complete($node, "'c', 'again', '$token', 200, 'answer'");
 is(shape('again'), '17|32|1|120', 'so it is once completed');
 is(seen('again'), 'completed 2 f t', 'still the second');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM verify_heapam('idem_key')}), 0, 'the table is sound');
+is($node->safe_psql('postgres', $verify), 0, 'the table is sound');
 
 # The answer is stored beside the row in progress, so that no index is changed:
 # by another transaction, with answers of some hundred bytes.

@@ -9,7 +9,7 @@
  * the caller's snapshot; nothing is parsed, planned or looked up after the
  * first call; arguments are not checked; there are no savepoints, no reminders
  * and no waiting.  It works on the table hand_key of bench/schema.sql, which
- * has the columns of idem_key, the same primary key, and no other index.
+ * stores what idem_key does, with the same primary key, and no other index.
  *
  * Two orders are there, since neither is best at everything: read first
  * (bench_spi_reserve) is the faster one for retries, insert first
@@ -65,16 +65,16 @@ static const char *const select_sql =
 
 /* A stale or expired row is taken over in the same statement */
 static const char *const upsert_sql =
-"INSERT INTO hand_key AS h (expires_at, lease_until, began_at, created_at, token, attempt, client, key, fingerprint)"
-" VALUES (clock_timestamp() + '24 h', clock_timestamp() + '30 s', clock_timestamp(), clock_timestamp(),"
-"         gen_random_uuid(), 1, $1, $2, $3)"
+"INSERT INTO hand_key AS h (expires_at, lease_until, began_at, token, client, key, fingerprint)"
+" VALUES (clock_timestamp() + '24 h', clock_timestamp() + '30 s', clock_timestamp(), gen_random_uuid(), $1, $2, $3)"
 " ON CONFLICT (client, key) DO UPDATE SET expires_at = excluded.expires_at, lease_until = excluded.lease_until,"
 "  began_at = excluded.began_at, token = excluded.token, fingerprint = excluded.fingerprint,"
-"  attempt = CASE WHEN h.expires_at <= clock_timestamp() THEN 1 ELSE h.attempt + 1 END,"
+"  attempt = CASE WHEN h.expires_at > clock_timestamp() THEN coalesce(h.attempt, 1) + 1 END,"
+"  created_at = CASE WHEN h.expires_at > clock_timestamp() THEN coalesce(h.created_at, h.began_at) END,"
 "  status_code = NULL, completed_at = NULL, headers = NULL, body = NULL"
 " WHERE h.expires_at <= clock_timestamp()"
 "    OR h.completed_at IS NULL AND h.lease_until <= clock_timestamp() AND h.fingerprint = excluded.fingerprint"
-" RETURNING token, attempt";
+" RETURNING token, coalesce(attempt, 1)";
 
 static const char *const complete_sql =
 "UPDATE hand_key SET status_code = $4, body = $5, headers = $6, completed_at = clock_timestamp()"
