@@ -37,6 +37,40 @@ ALTER TABLE idem_key DROP CONSTRAINT idem_key_pkey;
 SELECT (test.failure('SELECT idem_lookup(''meddle'', ''k'')')).*;
 ROLLBACK;
 
+-- So are a table with other columns and one that is partitioned, from the next call on.
+SELECT outcome FROM idem_reserve('meddle', 'looked at', '\x01');
+BEGIN;
+ALTER TABLE idem_key ADD COLUMN more int;
+SELECT test.sqlstate('SELECT idem_reserve(''meddle'', ''k'', ''\x01'')');
+ROLLBACK;
+BEGIN;
+ALTER EXTENSION idem DROP VIEW idem_keys;
+DROP VIEW idem_keys;
+ALTER TABLE idem_key ALTER COLUMN lost_tokens TYPE text[];
+SELECT test.sqlstate('SELECT idem_reserve(''meddle'', ''k'', ''\x01'')');
+ROLLBACK;
+BEGIN;
+ALTER TABLE idem_key RENAME TO idem_key_away;
+CREATE TABLE idem_key (LIKE idem_key_away, PRIMARY KEY (client, key)) PARTITION BY HASH (client);
+SELECT test.sqlstate('SELECT idem_reserve(''meddle'', ''k'', ''\x01'')');
+ROLLBACK;
+SELECT outcome FROM idem_reserve('meddle', 'looked at', '\x01');
+
+-- Tables of reminders are looked at when one is written, which is at commit, and when they are read.
+BEGIN;
+SELECT outcome FROM idem_reserve('meddle', 'not reminded of', '\x01');
+ALTER TABLE idem_reminder_1 ADD COLUMN more text;
+COMMIT;
+BEGIN;
+SELECT outcome FROM idem_reserve('meddle', 'not reminded of', '\x01');
+ALTER TABLE idem_reminder_1 ALTER COLUMN announced TYPE text;
+COMMIT;
+BEGIN;
+ALTER TABLE idem_reminder_2 ADD COLUMN more text;
+SELECT test.sqlstate('SELECT idem_claim_stale()');
+ROLLBACK;
+SELECT state FROM idem_lookup('meddle', 'not reminded of');
+
 -- A row that the same command has changed is not chased for ever.
 UPDATE idem_key SET lease_until = clock_timestamp() WHERE client = 'meddle' AND key = 'k';
 SELECT (test.failure($$ WITH u AS (UPDATE idem_key SET lease_until = clock_timestamp() - interval '1 s' WHERE client = 'meddle' AND key = 'k' RETURNING 1)

@@ -249,7 +249,7 @@ OpenForWriting(Oid nsp)
 
 		if (OidIsValid(relid) &&
 			ConditionalLockRelationOid(relid, RowExclusiveLock))
-			return table_open(relid, NoLock);
+			return IdemRelationOpen(nsp, reminder_tables[i], RowExclusiveLock);
 	}
 	return IdemRelationOpen(nsp, reminder_tables[0], RowExclusiveLock);
 }
@@ -309,7 +309,7 @@ WriteReminders(Oid nsp, Oid relid, Size first, Size last)
 
 	if (rel == NULL)
 		return;
-	if (RelationGetNumberOfAttributes(rel) != IDEM_NCOLS)
+	if (!IdemRelationIsOurs(rel, "idem_key"))
 	{
 		table_close(rel, AccessShareLock);
 		return;

@@ -28,9 +28,7 @@
 #include "access/xact.h"
 #include "args.h"
 #include "catalog/dependency.h"
-#include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_type_d.h"
 #include "commands/extension.h"
 #include "compat.h"
 #include "fmgr.h"
@@ -355,40 +353,6 @@ WalkStep(IdemSweep *sweep)
  */
 
 /*
- * The tables, as far as the sweep relies on them: the number of columns, and
- * the types of the first few
- */
-#define MAX_CHECKED_COLUMNS		5
-static const struct
-{
-	const char *name;
-	int			ncols;
-	Oid			types[MAX_CHECKED_COLUMNS];
-}			swept[] =
-{
-	{"idem_key", IDEM_NCOLS, {TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, UUIDOID, TEXTOID}},
-	{"idem_reminder_1", 5, {TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID}},
-	{"idem_reminder_2", 5, {TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID}},
-	{"idem_state", STATE_NCOLS, {INT8OID}},
-};
-
-/* Are the first columns of these types? */
-static bool
-HasColumns(Relation rel, int ncols, const Oid *types)
-{
-	int			i;
-
-	if (RelationGetNumberOfAttributes(rel) != ncols)
-		return false;
-	for (i = 0; i < Min(ncols, MAX_CHECKED_COLUMNS); i++)
-	{
-		if (TupleDescAttr(RelationGetDescr(rel), i)->atttypid != types[i])
-			return false;
-	}
-	return true;
-}
-
-/*
  * The sweep removes rows with more rights than anybody has to put tables in
  * its way.  Where the extension is there and one of its tables is not, one of
  * the same name may be anybody's.
@@ -396,23 +360,21 @@ HasColumns(Relation rel, int ncols, const Oid *types)
 static void
 CheckTables(Oid nsp)
 {
+	static const char *const swept[] = {"idem_key", "idem_reminder_1", "idem_reminder_2", "idem_state"};
 	Oid			extension = get_extension_oid("idem", false);
 	int			i;
 
 	for (i = 0; i < lengthof(swept); i++)
 	{
-		Relation	rel = IdemRelationOpen(nsp, swept[i].name, AccessShareLock);
+		Relation	rel = IdemRelationOpen(nsp, swept[i], AccessShareLock);
 
-		if (rel->rd_rel->relkind != RELKIND_RELATION ||
-			rel->rd_rel->relam != HEAP_TABLE_AM_OID ||
-			!HasColumns(rel, swept[i].ncols, swept[i].types) ||
-			getExtensionOfObject(RelationRelationId,
+		if (getExtensionOfObject(RelationRelationId,
 								 RelationGetRelid(rel)) != extension)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("table \"%s\" is not the one that extension idem created",
 							RelationGetRelationName(rel)),
-					 errhint("It must belong to the extension, and its columns must not be changed.")));
+					 errhint("It must belong to the extension.")));
 		table_close(rel, AccessShareLock);
 	}
 }

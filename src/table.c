@@ -20,7 +20,9 @@
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_type_d.h"
 #include "compat.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -48,17 +50,63 @@ typedef struct ScanKeyCache
 static ScanKeyCache scankey_cache;
 
 /*
- * Where idem_key was found last.  A look into the system catalog's cache costs
- * as much as opening the table.
+ * Where idem_key was found last, and whether it has been looked at since then.
+ * A look into the system catalog's cache costs as much as opening the table.
  */
 typedef struct TableCache
 {
 	bool		valid;
+	bool		checked;
 	Oid			nsp;
 	Oid			relid;
 } TableCache;
 
 static TableCache table_cache;
+
+/*
+ * The tables as idem--1.0.sql creates them.  They are read and written by what
+ * is known of them here, so that a column too many or of another type, or rows
+ * that are stored in another way, would be taken for something else.
+ */
+typedef struct Layout
+{
+	const char *name;
+	int			ncols;
+	Oid			types[IDEM_NCOLS];
+} Layout;
+
+static const Layout layouts[] = {
+	{IDEM_KEY_TABLE, IDEM_NCOLS, {
+		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, UUIDOID, TEXTOID,
+		TEXTOID, BYTEAOID, TIMESTAMPTZOID, INT4OID, BYTEAOID, JSONBOID,
+		JSONBOID, INT4OID, TIMESTAMPTZOID, UUIDARRAYOID, TEXTOID, JSONBOID
+	}},
+	{"idem_reminder_1", 5, {TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID}},
+	{"idem_reminder_2", 5, {TIMESTAMPTZOID, UUIDOID, BOOLOID, TEXTOID, TEXTOID}},
+	{"idem_state", 1, {INT8OID}},
+};
+
+/* Does this table look like the one of that name? */
+bool
+IdemRelationIsOurs(Relation rel, const char *name)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	const Layout *layout = layouts;
+	int			i;
+
+	while (strcmp(layout->name, name) != 0)
+		layout++;
+	if (rel->rd_rel->relkind != RELKIND_RELATION ||
+		rel->rd_rel->relam != HEAP_TABLE_AM_OID ||
+		desc->natts != layout->ncols)
+		return false;
+	for (i = 0; i < desc->natts; i++)
+	{
+		if (TupleDescAttr(desc, i)->atttypid != layout->types[i])
+			return false;
+	}
+	return true;
+}
 
 /* Fill the cache for this index: operator and collation are the index's own */
 static void
@@ -99,6 +147,16 @@ MissingTable(const char *name)
 			 errhint("Drop and create the extension again; its keys are lost.")));
 }
 
+static void
+NotOurs(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" is not the one that extension idem created",
+					RelationGetRelationName(rel)),
+			 errhint("Its columns, its primary key and its access method must not be changed.")));
+}
+
 /* Open a table of the extension by name */
 Relation
 IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
@@ -108,6 +166,8 @@ IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode)
 
 	if (rel == NULL)
 		MissingTable(name);
+	if (!IdemRelationIsOurs(rel, name))
+		NotOurs(rel);
 	return rel;
 }
 
@@ -141,16 +201,6 @@ IdemIndexIsOnKey(Relation index)
 		form->indkey.values[1] == IDEM_COL_KEY + 1;
 }
 
-static void
-NotOurs(Relation rel)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("table \"%s\" is not the one that extension idem created",
-					RelationGetRelationName(rel)),
-			 errhint("Its columns and its primary key must not be changed.")));
-}
-
 /* A relation of any name has come, gone, or another name or schema */
 static void
 ForgetTable(Datum arg, int cacheid, uint32 hashvalue)
@@ -176,6 +226,7 @@ TableOid(Oid nsp)
 	/* valid first: what changes while we look makes it invalid again */
 	table_cache.nsp = InvalidOid;
 	table_cache.valid = true;
+	table_cache.checked = false;
 	relid = get_relname_relid(IDEM_KEY_TABLE, nsp);
 	if (!OidIsValid(relid))
 		MissingTable(IDEM_KEY_TABLE);
@@ -228,8 +279,9 @@ IdemTableOpen(IdemTable *table, Oid nsp, text *client, text *key)
 	table->estate = NULL;
 	table->writing = LockTable(nsp, &relid);
 	table->rel = table_open(relid, NoLock);
-	if (RelationGetNumberOfAttributes(table->rel) != IDEM_NCOLS)
+	if (!table_cache.checked && !IdemRelationIsOurs(table->rel, IDEM_KEY_TABLE))
 		NotOurs(table->rel);
+	table_cache.checked = true;
 }
 
 /*

@@ -89,6 +89,7 @@ extern bool IdemTableHasOneIndex(IdemTable *table);
 extern bool IdemTableLockForWriting(IdemTable *table, const char *command);
 extern void IdemTableOpenIndexes(IdemTable *table);
 extern void IdemTableClose(IdemTable *table);
+extern bool IdemRelationIsOurs(Relation rel, const char *name);
 extern Relation IdemRelationOpen(Oid nsp, const char *name, LOCKMODE lockmode);
 extern int64 IdemTotalSize(Oid nsp);
 
